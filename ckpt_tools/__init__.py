@@ -1,0 +1,3 @@
+"""Convert and validate speculative-decoding draft checkpoints."""
+
+__version__ = "0.1.0"
