@@ -1,0 +1,18 @@
+"""Target models: a registry whose every value has a source, and facts read from a target's own files."""
+
+from __future__ import annotations
+
+from ckpt_tools.targets.config import from_config, unwrap
+from ckpt_tools.targets.context import context_length, derived_context_length
+from ckpt_tools.targets.registry import all_targets, find, suggest, target_json
+
+__all__ = [
+    "all_targets",
+    "context_length",
+    "derived_context_length",
+    "find",
+    "from_config",
+    "suggest",
+    "target_json",
+    "unwrap",
+]
