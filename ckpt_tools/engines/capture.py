@@ -11,14 +11,17 @@ class, and the loops that capture) and in vLLM 0.10.1, 0.12.0, 0.17.0, 0.25.0 an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ckpt_tools.engines.history import family, first_release, holds, reference
 from ckpt_tools.engines.hooks import id_policy
 from ckpt_tools.engines.versions import parse
-from ckpt_tools.model import CaptureConvention, Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ckpt_tools.model import CaptureConvention, Engine
 
 Source = Literal["eagle_config", "top-level", "default", "off"]
 Runner = Literal["V1", "V2"]
@@ -95,9 +98,9 @@ class Ids:
     """The ids to write so that an engine captures given layers.
 
     Attributes:
-        nested: For ``eagle_config.eagle_aux_hidden_state_layer_ids``; ``None`` when the engine reads none there
-            or there is a problem.
-        top_level: For the top-level ``eagle_aux_hidden_state_layer_ids`` (vLLM, speculators); always boundaries.
+        nested: For ``eagle_config.eagle_aux_hidden_state_layer_ids``; ``None`` when the engine reads none
+            there or there is a problem.
+        top_level: For the top-level ``eagle_aux_hidden_state_layer_ids`` (vLLM, speculators): boundaries.
         problem: Why it can't be written; then it must not be.
         warning: What to know about it.
         needs: The first release of the engine that reads these ids so, when older ones read them otherwise.
@@ -157,8 +160,8 @@ def ids_for(
 ) -> Ids:
     """The inverse of :func:`captured`: ids that make *engine* capture the outputs of *layers*.
 
-    *layers* are ascending outputs of 0-based layers. For SGLang the nested ids depend on the target's class and
-    the release, except when the first layer is 1: every class reads ids that start with 1 alike.
+    *layers* are ascending outputs of 0-based layers. For SGLang the nested ids depend on the target's class
+    and the release, except when the first layer is 1: every class reads ids that start with 1 alike.
     """
     wanted = tuple(layers)
     if not wanted or list(wanted) != sorted(set(wanted)):
@@ -176,7 +179,7 @@ def ids_for(
 
 
 def default_boundaries(num_layers: int) -> tuple[int, int, int]:
-    """The boundaries that both engines capture when a draft states no ids: 2, N//2, N-3 (unsorted for N < 6)."""
+    """The boundaries that both engines capture when a draft states no ids: 2, N//2, N-3."""
     return (2, num_layers // 2, num_layers - 3)
 
 
@@ -248,17 +251,18 @@ def _sglang(
     if not use_aux and holds("capture.use_aux_hidden_state", engine):
         return Capture((), "off", None, reference("capture.use_aux_hidden_state", engine))
     seen = nested if holds("capture.config_ids", engine) else None
-    policy, where = id_policy(engine, architecture) if architecture else (None, "")
+    policy, where = _policy(engine, architecture)
     where = where or reference("capture.config_ids", engine)
     if seen is None:
         return _sglang_default(engine, architecture, n, nested, policy, where)
     if not seen:
         return Capture((), "eagle_config", "an empty list of ids captures nothing", where, seen)
-    boundaries = _read_alike(seen) if policy not in _BOUNDARIES else _BOUNDARIES[policy](seen, n)
+    read = _BOUNDARIES.get(policy or "")
+    boundaries = _read_alike(seen) if read is None else read(seen, n)
     if boundaries is None:
         why = (
-            f"how {architecture} reads ids isn't known"
-            if architecture and policy not in _BOUNDARIES
+            f"how {architecture} counts ids isn't known"
+            if architecture and read is None
             else "how ids are read depends on the target's class and its number of layers"
         )
         return Capture(None, "eagle_config", f"{why}: {list(seen)} may count outputs or inputs", where, seen)
@@ -290,6 +294,14 @@ def _sglang_default(
     return Capture(layers, "default", problem, where, nested)
 
 
+def _policy(engine: Engine, architecture: str | None) -> tuple[str | None, str]:
+    """How ids are counted, and where that is seen. Before 0.5.13 every class that reads ids adds 1."""
+    policy, where = id_policy(engine, architecture) if architecture else (None, "")
+    if policy not in _BOUNDARIES and holds("capture.policy.deepseek_ids0", engine) is False:
+        policy = "plus1"
+    return policy, where
+
+
 def _read_alike(ids: tuple[int, ...]) -> tuple[int, ...] | None:
     """Boundaries of ids that every class reads alike: those that start with 1 are outputs everywhere."""
     return _plus1(ids, None) if ids and ids[0] == 1 else None
@@ -308,27 +320,27 @@ def _reached(
     packs = architecture in PACKS and parse(engine.version) >= parse(PACKS_SINCE)
     if lost:
         what = f"the output of layer {lost[-1] - 1} of {n}" if lost[-1] >= 0 else f"boundary {lost[0]}"
-        if architecture in MARKS_LAYERS and lost[-1] >= 0:
-            return None, f"{architecture} can't capture {what}: IndexError when the hook is called"
+        if architecture in MARKS_LAYERS:
+            how = "IndexError when the hook is called" if lost[-1] >= 0 else "it counts from the last layer"
+            return None, f"{architecture} can't capture {what}: {how}"
         if packs:
-            return (
-                None,
-                f"{architecture} can't capture {what}: 'captured {len(reached)} of {wanted} aux hidden states'",
-            )
-        return (
-            layers,
-            f"{what} is never captured: {len(reached)} states come back where {wanted} are asked for",
-        )
+            return None, f"{architecture} can't capture {what}: {_packs_error(len(reached), wanted)}"
+        return layers, f"{what} is never captured: {_too_few(len(reached), wanted)}"
     if len(unique) < wanted:
         if packs:
-            return (
-                None,
-                f"duplicate ids: 'captured {len(unique)} of {wanted} aux hidden states' at the first forward",
-            )
-        return layers, f"duplicate ids collapse: {len(unique)} states come back where {wanted} are asked for"
+            return None, f"duplicate ids: {_packs_error(len(unique), wanted)}"
+        return layers, f"duplicate ids collapse: {_too_few(len(unique), wanted)}"
     if -1 in layers:
         return layers, "the embedding is captured, which few target classes support"
     return layers, None
+
+
+def _packs_error(found: int, wanted: int) -> str:
+    return f"RuntimeError 'captured {found} of {wanted} aux hidden states' at the first forward"
+
+
+def _too_few(found: int, wanted: int) -> str:
+    return f"{found} states come back where {wanted} are asked for"
 
 
 def _captures_last(engine: Engine, architecture: str | None) -> bool:
@@ -376,39 +388,27 @@ def _sglang_ids(
     if not holds("capture.config_ids", engine):
         if n is None or layers != default_layers(n):
             first = first_release("capture.config_ids")
-            return Ids(
-                None, None, f"{engine} always captures the default layers; ids are read from {first} on"
-            )
+            problem = f"{engine} always captures the default layers; ids are read from {first} on"
+            return Ids(None, None, problem)
         return Ids(layers, top)
     warning = _graphs_differ(engine, architecture, n, layers)
     if warning is None and (n is None or layers != default_layers(n)):
         warning = "SGLang before 0.5.11 captures its CUDA graphs with the default layers, not with these"
     if layers[0] == 1:
         return Ids(layers, top, warning=warning, needs=needs)
-    policy = id_policy(engine, architecture)[0] if architecture else None
-    if policy is None and holds("capture.policy.deepseek_ids0", engine) is False:
-        policy = "plus1"  # before 0.5.13 every class that reads ids adds 1
+    policy, _ = _policy(engine, architecture)
     if policy not in _BOUNDARIES:
-        who = (
-            f"how {architecture} reads ids isn't known"
-            if architecture
-            else "it depends on the target's class"
-        )
-        return Ids(
-            None,
-            None,
-            f"{list(layers)} can't be written for SGLang without the target: {who} whether ids that don't start "
-            "with 1 count outputs or inputs",
-        )
+        who = f"how {architecture} counts ids isn't known" if architecture else "the target's class decides"
+        problem = f"layers {list(layers)} can't be written for SGLang: {who} when ids don't start with 1"
+        return Ids(None, None, problem)
     if policy != "plus1_if_first_is_1":
         return Ids(layers, top, warning=warning, needs=needs)
     if layers[0] == 0:
-        return Ids(
-            None,
-            None,
-            f"{architecture} reads ids that start with 1 as outputs, and others as inputs: the output of layer 0 "
-            "as the first has no id",
+        problem = (
+            f"{architecture} counts outputs when the ids start with 1 and inputs otherwise: "
+            "the output of layer 0 as the first has no id"
         )
+        return Ids(None, None, problem)
     return Ids(top, top, warning=warning, needs=first_release("capture.policy.deepseek_ids0"))
 
 
@@ -436,18 +436,17 @@ def _vllm(
         return Capture(layers, "top-level", problem, reference("aux_ids.top_level", engine), top, runner)
     if nested is not None and runner == "V1" and holds("aux_ids.nested_v1", engine):
         layers, problem = _vllm_reached(n, nested)
-        if problem is None:
+        if problem is None and decide_convention(nested, n) != "layer_input":
             problem = "the V1 runner takes the ids under eagle_config as inputs of layers; V2 ignores them"
-        return Capture(
-            layers, "eagle_config", problem, reference("aux_ids.nested_v1", engine), nested, runner
-        )
+        where = reference("aux_ids.nested_v1", engine)
+        return Capture(layers, "eagle_config", problem, where, nested, runner)
     where = reference("aux_ids.top_level", engine)
     if n is None:
         problem = "the default layers depend on the target's number of layers"
         return Capture(None, "default", problem, where, runner=runner)
     layers, problem = _vllm_reached(n, default_boundaries(n))
     ignored = top if top is not None else nested
-    if ignored is not None and problem is None:
+    if ignored is not None and problem is None and not _is_default(n, ignored, nested=top is None):
         at = "the top-level ids" if top is not None else "the ids under eagle_config"
         problem = f"{engine} doesn't read {at} {list(ignored)}: it captures its default layers"
     return Capture(layers, "default", problem, where, ignored, runner)
@@ -461,16 +460,20 @@ def _vllm_reached(n: int | None, boundaries: tuple[int, ...]) -> tuple[tuple[int
         lost = [k for k in unique if k not in reached]
         problem = f"ids {lost} are never captured on a target of {n} layers"
     elif len(unique) < len(boundaries):
-        problem = (
-            f"duplicate ids collapse: {len(unique)} states come back where {len(boundaries)} are asked for"
-        )
+        problem = f"duplicate ids collapse: {_too_few(len(unique), len(boundaries))}"
     return _outputs(reached), problem
+
+
+def _is_default(n: int, ids: tuple[int, ...], *, nested: bool) -> bool:
+    """Whether *ids* mean the default layers anyway; nested ones may count outputs or boundaries."""
+    readings = [_outputs(ids), tuple(sorted(set(ids)))] if nested else [_outputs(ids)]
+    return default_layers(n) in readings
 
 
 def _vllm_ids(engine: Engine, n: int | None, top: tuple[int, ...]) -> Ids:
     if not holds("aux_ids.top_level", engine) and (n is None or _outputs(top) != default_layers(n)):
         first = first_release("aux_ids.top_level")
-        return Ids(None, None, f"{engine} always captures its default layers; ids are read by {first}")
+        return Ids(None, None, f"{engine} always captures its default layers; {first} reads ids")
     return Ids(None, top)
 
 

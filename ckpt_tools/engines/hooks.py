@@ -7,15 +7,18 @@ class that 0.5.23 registers. vLLM: the classes of 0.33.0 and the model types tha
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.engines.history import fact, family, holds, reference, releases_read
 from ckpt_tools.engines.versions import nearest, parse
-from ckpt_tools.model import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ckpt_tools.model import Engine
 
 # Algorithms of drafts -> the hook that the target needs. EAGLE-1/2 and bundled MTP heads only borrow the
 # embedding and the head. SGLang serves neither P-EAGLE nor XPress.
@@ -92,8 +95,8 @@ def serves(
 def id_policy(engine: Engine, architecture: str) -> tuple[str | None, str]:
     """How SGLang's class counts the ids of a draft at *engine*'s version, and where that is seen.
 
-    One of ``plus1``, ``plus1_and_default``, ``plus1_if_first_is_1``, ``verbatim_if_max_is_n``, ``ids_ignored``
-    and ``delegates``; ``None`` when the class has no such hook or isn't known.
+    One of ``plus1``, ``plus1_and_default``, ``plus1_if_first_is_1``, ``verbatim_if_max_is_n``,
+    ``ids_ignored`` and ``delegates``; ``None`` when the class has no such hook or isn't known.
     """
     row = _sglang_data()["classes"].get(architecture)
     if row is None:
@@ -121,19 +124,31 @@ def _sglang(engine: Engine, architecture: str, algorithm: str) -> Served:
     if hook is None:
         where = reference("absent.p_eagle_pard_medusa", engine)
         return Served(False, f"SGLang has no algorithm for {algorithm} drafts", None, where)
+    row = _sglang_data()["classes"].get(architecture)
     needed = _SGLANG_ALGORITHM_FACTS.get(algorithm)
     if needed is not None and holds(needed, engine) is False:
-        first = fact(needed).first
-        return Served(False, f"{engine} has no {algorithm}", first, reference(needed, engine))
-    row = _sglang_data()["classes"].get(architecture)
+        needs = _first_with(needed, row, hook)
+        return Served(False, f"{engine} has no {algorithm}", needs, reference(needed, engine))
     if row is None:
         return Served(None, f"{architecture} isn't among the classes that SGLang was read for", None, "")
     if hook == "dspark":
-        return _either(
-            _sglang_hook(engine, architecture, row, "dspark"),
-            _sglang_hook(engine, architecture, row, "dflash"),
-        )
+        own, fallback = (_sglang_hook(engine, architecture, row, name) for name in ("dspark", "dflash"))
+        return _either(own, fallback)
     return _sglang_hook(engine, architecture, row, hook)
+
+
+def _first_with(algorithm_fact: str, row: Mapping[str, Any] | None, hook: str) -> str | None:
+    """The first release with both the algorithm and the class's hook for it; the algorithm's own for a class
+    that isn't known."""
+    first = fact(algorithm_fact).first
+    if row is None or first is None:
+        return first
+    hooks = ("dspark", "dflash") if hook == "dspark" else (hook,)
+    firsts = [row["since"][name][0] for name in hooks if name in row.get("since", {})]
+    if not firsts:
+        now = row.get("now", {})
+        return _sglang_data()["release"] if any(now.get(name) for name in hooks) else None
+    return max(first, min(firsts, key=parse), key=parse)
 
 
 def _either(own: Served, fallback: Served) -> Served:
@@ -156,7 +171,7 @@ def _sglang_hook(engine: Engine, architecture: str, row: Mapping[str, Any], hook
             registered = since.get("registered")
             if registered and parse(version) < parse(registered[0]):
                 reason = f"{architecture} is unknown to {engine}"
-            elif hook == "eagle3" and since.get("hook_present"):
+            elif hook == "eagle3" and _hook_present(since, version):
                 reason = f"{architecture} has the hook in {engine}, but capturing crashes: {since['note']}"
             else:
                 reason = f"{architecture} has no {names} in {engine}"
@@ -180,8 +195,14 @@ def _sglang_hook(engine: Engine, architecture: str, row: Mapping[str, Any], hook
     return Served(None, reason, newest if has_now else None, where)
 
 
+def _hook_present(since: Mapping[str, Any], version: str) -> bool:
+    """Whether the class has the hook although capturing doesn't work yet."""
+    present = since.get("hook_present")
+    return present is not None and parse(version) >= parse(present[0])
+
+
 def _source(row: Mapping[str, Any], hook: str, version: str) -> str:
-    """Where the hook is defined: in the newest release when that is asked for, else in the first that has it."""
+    """Where the hook is defined: in the newest release when that is asked for, else in its first."""
     newest = _sglang_data()["release"]
     now = row.get("now", {}).get("source", {}).get(hook)
     since = row.get("since", {})
@@ -190,7 +211,7 @@ def _source(row: Mapping[str, Any], hook: str, version: str) -> str:
         return f"sglang {newest} models/{now}"
     if first:
         return f"sglang {since[hook][0]} models/{first}"
-    return f"sglang {newest} models/"
+    return f"sglang {newest} models/, no {_HOOK_NAMES[hook]}"
 
 
 def _vllm(engine: Engine, architecture: str, algorithm: str, text_model_type: str | None) -> Served:
