@@ -144,10 +144,11 @@ def _first_with(algorithm_fact: str, row: Mapping[str, Any] | None, hook: str) -
     if row is None or first is None:
         return first
     hooks = ("dspark", "dflash") if hook == "dspark" else (hook,)
-    firsts = [row["since"][name][0] for name in hooks if name in row.get("since", {})]
+    firsts: list[str] = [row["since"][name][0] for name in hooks if name in row.get("since", {})]
     if not firsts:
         now = row.get("now", {})
-        return _sglang_data()["release"] if any(now.get(name) for name in hooks) else None
+        newest: str = _sglang_data()["release"]
+        return newest if any(now.get(name) for name in hooks) else None
     return max(first, min(firsts, key=parse), key=parse)
 
 

@@ -54,7 +54,7 @@ def find(text: str) -> Target | None:
     slash) finds by its last part, as verifiers are often recorded by the path they were trained from. The
     file system isn't looked at: a caller that prefers an existing path does so first.
     """
-    registry = _load()
+    registry = load()
     for name in _readings(text):
         found = registry.names.get(name)
         if found is not None:
@@ -64,12 +64,12 @@ def find(text: str) -> Target | None:
 
 def all_targets() -> tuple[Target, ...]:
     """Every target, packaged ones first, in the registry's order."""
-    return tuple(_load().targets.values())
+    return tuple(load().targets.values())
 
 
 def suggest(text: str, limit: int = 3) -> tuple[str, ...]:
     """Ids of the targets whose names come nearest to *text*, best first."""
-    registry = _load()
+    registry = load()
     wanted = text.strip().lower().rpartition("/")[2]
     close = difflib.get_close_matches(wanted, list(registry.names), n=4 * limit, cutoff=0.55)
     starts = sorted(name for name in registry.names if wanted and name.startswith(wanted))
@@ -84,7 +84,7 @@ def target_json(target: Target) -> dict[str, Any]:
     data: dict[str, Any] = {
         f.name: _plain(getattr(target, f.name)) for f in fields(target) if f.name != "config"
     }
-    registry = _load()
+    registry = load()
     entry = registry.entries.get(target.id) if target.origin == "registry" else None
     if entry is not None:
         for key in ("wrapper", "mla", "bos_token_id", "eos_token_id", "pad_token_id", "confidence"):
@@ -124,16 +124,12 @@ def names_of(entry: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.lower() for name in names if name))
 
 
-def packaged() -> Registry:
-    """The registry that ships with the package, without the user's entries."""
-    return _packaged()
-
-
 def _rope(entry: Mapping[str, Any]) -> Rope | None:
     return canonical_rope(entry.get("rope_theta"), entry.get("rope_scaling"), None)
 
 
-def _load() -> Registry:
+def load() -> Registry:
+    """The packaged registry with the user's entries; read again only when the user's file changed."""
     path = registry_path()
     try:
         text = path.read_text(encoding="utf-8")
