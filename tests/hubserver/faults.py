@@ -89,25 +89,42 @@ class Faults:
 
 
 class Log:
-    """Every request, in the order in which they were finished."""
+    """Every request, in the order in which they were finished.
+
+    A client has its answer a moment before the server has counted it, so looking waits for the requests that
+    are under way.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._all: list[Seen] = []
+        self._begun = 0
+        self._running = 0
 
-    def add(self, seen: Seen) -> None:
-        """Record one request."""
-        with self._lock:
+    def begin(self) -> int:
+        """A request has come in; its number."""
+        with self._changed:
+            self._begun += 1
+            self._running += 1
+            return self._begun
+
+    def end(self, seen: Seen) -> None:
+        """A request was served."""
+        with self._changed:
             self._all.append(seen)
+            self._running -= 1
+            self._changed.notify_all()
 
     def clear(self) -> None:
         """Forget."""
-        with self._lock:
+        self.find()
+        with self._changed:
             self._all.clear()
 
     def find(self, pattern: str = "") -> list[Seen]:
         """The requests whose ``"METHOD /path"`` matches."""
-        with self._lock:
+        with self._changed:
+            self._changed.wait_for(lambda: self._running == 0, timeout=10)
             return [s for s in self._all if re.search(pattern, f"{s.method} {s.path}")]
 
     def sent(self, pattern: str = "") -> int:

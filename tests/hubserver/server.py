@@ -41,11 +41,55 @@ if TYPE_CHECKING:
 CHUNK = 64 * 1024
 PAGE = 1000
 LICENSES = frozenset(
-    "apache-2.0 mit openrail bigscience-openrail-m afl-3.0 artistic-2.0 bsl-1.0 bsd bsd-2-clause bsd-3-clause"
-    " cc cc0-1.0 cc-by-2.0 cc-by-3.0 cc-by-4.0 cc-by-sa-3.0 cc-by-sa-4.0 cc-by-nc-4.0 cc-by-nc-sa-4.0"
-    " cc-by-nc-nd-4.0 cc-by-nd-4.0 ecl-2.0 epl-2.0 agpl-3.0 gfdl gpl gpl-2.0 gpl-3.0 lgpl lgpl-3.0 isc"
-    " llama2 llama3 llama3.1 llama3.2 llama3.3 llama4 gemma deepfloyd-if-license mpl-2.0 ms-pl ncsa unlicense"
-    " wtfpl zlib unknown other".split()
+    [
+        "apache-2.0",
+        "mit",
+        "openrail",
+        "bigscience-openrail-m",
+        "afl-3.0",
+        "artistic-2.0",
+        "bsl-1.0",
+        "bsd",
+        "bsd-2-clause",
+        "bsd-3-clause",
+        "cc",
+        "cc0-1.0",
+        "cc-by-2.0",
+        "cc-by-3.0",
+        "cc-by-4.0",
+        "cc-by-sa-3.0",
+        "cc-by-sa-4.0",
+        "cc-by-nc-4.0",
+        "cc-by-nc-sa-4.0",
+        "cc-by-nc-nd-4.0",
+        "cc-by-nd-4.0",
+        "ecl-2.0",
+        "epl-2.0",
+        "agpl-3.0",
+        "gfdl",
+        "gpl",
+        "gpl-2.0",
+        "gpl-3.0",
+        "lgpl",
+        "lgpl-3.0",
+        "isc",
+        "llama2",
+        "llama3",
+        "llama3.1",
+        "llama3.2",
+        "llama3.3",
+        "llama4",
+        "gemma",
+        "deepfloyd-if-license",
+        "mpl-2.0",
+        "ms-pl",
+        "ncsa",
+        "unlicense",
+        "wtfpl",
+        "zlib",
+        "unknown",
+        "other",
+    ]
 )
 
 
@@ -223,6 +267,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.raw_route.startswith("/__admin__/"):
             self._admin()
             return
+        self.number = self.hub.log.begin()
         self.fault = self.hub.faults.take(f"{self.command} {self.path}")
         self.seen.fault = self.fault.action if self.fault else None
         writer = _CountingWriter(self.wfile)  # type: ignore[arg-type]
@@ -245,7 +290,7 @@ class _Handler(BaseHTTPRequestHandler):
         finally:
             self.wfile = original
             self.seen.sent = writer.sent
-            self.hub.log.add(self.seen)
+            self.hub.log.end(self.seen)
 
     def _dispatch(self) -> None:
         for method, pattern, name in ROUTES:
@@ -274,7 +319,7 @@ class _Handler(BaseHTTPRequestHandler):
         sent = {"Content-Type": "application/json; charset=utf-8", **(headers or {})}
         for key, value in sent.items():
             self.send_header(key, value)
-        self.send_header("X-Request-Id", f"req-{len(self.hub.log.find()) + 1}")
+        self.send_header("X-Request-Id", f"req-{self.number}")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
@@ -575,7 +620,7 @@ class _Handler(BaseHTTPRequestHandler):
         headers["X-Linked-Etag"] = f'"{entry.sha256}"'
         self._reply(302, b"", {**headers, "Location": location})
 
-    def cdn(self, sha256: str, name: str) -> None:
+    def cdn(self, sha256: str) -> None:
         if self.query.get("Signature") != self.hub.signature:
             raise Refused(403, "Request has expired")
         headers = {"Content-Type": "application/octet-stream", "Accept-Ranges": "bytes"}
@@ -787,7 +832,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _admin(self) -> None:
         """``GET log``, ``POST fault`` (a JSON object, see :class:`Fault`), ``POST reset``."""
-        self._unread, self.fault = True, None
+        self._unread, self.fault, self.number = True, None, 0
         action = self.raw_route.removeprefix("/__admin__/")
         if action == "log" and self.command == "GET":
             self._json(self.hub.log.dump())
@@ -828,7 +873,7 @@ ROUTES: tuple[tuple[str, str, str], ...] = (
     ("PUT", r"/__upload__/(?P<oid>[0-9a-f]{64})", "upload"),
     ("PUT", r"/__part__/(?P<oid>[0-9a-f]{64})/(?P<number>\d+)", "part"),
     ("POST", r"/__complete__/(?P<oid>[0-9a-f]{64})", "complete"),
-    ("GET", r"/__cdn__/(?P<sha256>[0-9a-f]{64})/(?P<name>[^/]+)", "cdn"),
+    ("GET", r"/__cdn__/(?P<sha256>[0-9a-f]{64})/[^/]+", "cdn"),
     ("GET", rf"/{_REPO}/resolve/(?P<revision>[^/]+)/(?P<path>.+)", "resolve"),
 )
 _NOW = "2025-01-01T00:00:00.000Z"

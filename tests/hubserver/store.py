@@ -17,15 +17,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import threading
 import uuid
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 LFS_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".onnx", ".gguf", ".msgpack", ".npz", ".h5")
 LFS_THRESHOLD = 10 * 1024 * 1024
@@ -208,8 +209,6 @@ class Store:
 
     def delete(self, repo_id: str) -> None:
         """Remove a repository; its large files stay."""
-        import shutil
-
         shutil.rmtree(self.repo(repo_id).folder)
 
     def blob(self, sha256: str) -> Path:

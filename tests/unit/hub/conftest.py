@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+from tests.hubserver.fixture import hub
+
+__all__ = ["hub"]
