@@ -14,13 +14,16 @@ if TYPE_CHECKING:
     from ckpt_tools.container.open import open_checkpoint
     from ckpt_tools.container.read import iter_tensor, read_ints, read_tensor
     from ckpt_tools.container.source import ByteSource, LocalSource
+    from ckpt_tools.container.training import Epoch, TrainingOutput, training_output
     from ckpt_tools.container.wrappers import Wrapper, unwrap
 
 _HOME = {
     "CODES": "codes",
     "ByteSource": "source",
     "Code": "codes",
+    "Epoch": "training",
     "LocalSource": "source",
+    "TrainingOutput": "training",
     "Wrapper": "wrappers",
     "content_hashes": "fingerprint",
     "fingerprint": "fingerprint",
@@ -28,6 +31,7 @@ _HOME = {
     "open_checkpoint": "open",
     "read_ints": "read",
     "read_tensor": "read",
+    "training_output": "training",
     "unwrap": "wrappers",
 }
 
@@ -35,7 +39,9 @@ __all__ = [
     "CODES",
     "ByteSource",
     "Code",
+    "Epoch",
     "LocalSource",
+    "TrainingOutput",
     "Wrapper",
     "content_hashes",
     "fingerprint",
@@ -43,6 +49,7 @@ __all__ = [
     "open_checkpoint",
     "read_ints",
     "read_tensor",
+    "training_output",
     "unwrap",
 ]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ckpt_tools.container import jsontext
 from ckpt_tools.container.codes import finding
 from ckpt_tools.container.header import LFS_MAGIC, lfs_damage
 from ckpt_tools.container.source import leaves_folder
@@ -56,9 +56,11 @@ def parse_index(name: str, data: bytes) -> tuple[Index | None, tuple[Finding, ..
     if len(data) > MAX_INDEX:
         return damaged(f"is too large to be an index (more than {MAX_INDEX:,} bytes)", again)
     try:
-        document, _ = jsontext.parse(data.decode())
+        document = json.loads(data.decode())
     except UnicodeDecodeError as error:
         return damaged(f"is not UTF-8 (byte {error.start})", again)
+    except RecursionError:
+        return damaged("is nested too deeply", again)
     except ValueError as error:
         return damaged(f"is not JSON ({error})", again, getattr(error, "lineno", None))
     if not isinstance(document, dict):
@@ -68,10 +70,10 @@ def parse_index(name: str, data: bytes) -> tuple[Index | None, tuple[Finding, ..
         return damaged("has no weight_map, expected an object of tensor name to file name", again)
     if not weight_map:
         return damaged("has an empty weight_map", again)
-    for tensor, file in weight_map.items():
-        if not isinstance(file, str):
-            return damaged(f"maps {tensor!r:.80} to {file!r:.40}, expected a file name", again)
-    escaping = sorted({file for file in weight_map.values() if leaves_folder(file)})
+    if set(map(type, weight_map.values())) != {str}:
+        tensor, file = next(item for item in weight_map.items() if type(item[1]) is not str)
+        return damaged(f"maps {tensor!r:.80} to {file!r:.40}, expected a file name", again)
+    escaping = sorted(file for file in set(weight_map.values()) if leaves_folder(file))
     findings: tuple[Finding, ...] = ()
     if escaping:
         findings = (
