@@ -69,7 +69,7 @@ def find_place(out: Path, force: bool) -> Place:
         raise WriteError(
             f"{out} is a file, the output is a folder", "remove it or choose another output folder"
         )
-    fixed = out.is_symlink() or is_mount(out) or _is_working_directory(out)
+    fixed = out.is_symlink() or is_mount(out) or os.path.samefile(out, os.curdir)
     names = [name for name in os.listdir(out) if name != LOST_AND_FOUND]
     if names:
         if not force:
@@ -98,13 +98,6 @@ def is_mount(path: Path) -> bool:
     # proc(5): field 5 is the mount point, with space, tab, newline and backslash as octal escapes
     points = (line.split(b" ")[4] for line in table.splitlines())
     return any(re.sub(rb"\\([0-7]{3})", lambda m: bytes([int(m[1], 8)]), p) == real for p in points)
-
-
-def _is_working_directory(path: Path) -> bool:
-    try:
-        return os.path.samefile(path, os.curdir)
-    except OSError:  # it was removed
-        return False
 
 
 def refuse_overlap(source: Path, out: Path) -> None:
@@ -274,8 +267,9 @@ def _new_lock(stage: Path) -> int:
 
 def _lock(fd: int) -> None:
     """Take the exclusive lock at once, or raise OSError."""
-    if sys.platform != "win32":
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if sys.platform == "win32":
+        raise OSError(errno.ENOLCK, "no flock on this system")
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _clear(stage: Path, out: Path) -> bool:
