@@ -1,0 +1,167 @@
+"""``ckpt fix-keys``: plan, refuse or write."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import ckpt_tools
+from ckpt_tools.api.compare import comparer
+from ckpt_tools.api.reports import draft_facts, report
+from ckpt_tools.api.subjects import (
+    Opened,
+    find_target,
+    named_target,
+    open_draft,
+    target_checkpoint,
+)
+from ckpt_tools.container.fingerprint import fingerprint
+from ckpt_tools.container.read import read_ints
+from ckpt_tools.container.write import plan_write, write_folder
+from ckpt_tools.convert.apply import RECORD, output_files
+from ckpt_tools.convert.build import Options, allowable, plan_conversion
+from ckpt_tools.convert.plan import Plan, plan_json
+from ckpt_tools.errors import InputError, UsageError
+from ckpt_tools.formats import formats, read_draft
+from ckpt_tools.model import Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ckpt_tools.model import CaptureConvention, Draft, Report, Target
+
+REPAIRS = ("d2t-absolute",)
+DTYPES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked ``fix-keys`` for; see the command's help."""
+
+    source: str
+    out: str
+    to: str = "sglang"
+    target: str | None = None
+    dry_run: bool = False
+    force: bool = False
+    allow: tuple[str, ...] = ()
+    repairs: tuple[str, ...] = ()
+    checksum: bool = False
+    dtype: str | None = None
+    max_shard_size: int | None = None
+    convention: CaptureConvention | None = None
+    offline: bool = False
+
+
+def writable_formats() -> tuple[str, ...]:
+    """Names that ``--to`` takes."""
+    return tuple(name for name, form in formats().items() if form.write is not None)
+
+
+def fix_keys(request: Request, progress: Callable[[int, int], None] | None = None) -> Report:
+    """Rewrite a draft's names and config for another framework.
+
+    Returns:
+        A report whose ``facts.plan`` is the plan; verdict ``fail`` when it is refused, and then nothing is written.
+
+    Raises:
+        UsageError: An unknown format, code or repair, or OUT overlaps with IN.
+        InputError: IN can't be read or is no draft.
+        WriteError: OUT can't be written; it is as it was.
+    """
+    to = formats().get(request.to)
+    if to is None or to.write is None:
+        raise UsageError(f"--to {request.to}: no such format", f"formats: {', '.join(writable_formats())}")
+    _check_words(request)
+    opened = open_draft(request.source, offline=request.offline)
+    draft, target = _read(opened, request)
+    plan = plan_conversion(
+        opened.checkpoint,
+        draft,
+        to,
+        fingerprint(opened.checkpoint),
+        lambda name: tuple(read_ints(opened.checkpoint, name, opened.source)),
+        target=target,
+        same=comparer(opened, target_checkpoint(target)),
+        options=Options(
+            request.allow,
+            request.repairs,
+            DTYPES[request.dtype] if request.dtype else None,
+            request.max_shard_size,
+        ),
+        derived_before=derived_before(opened),
+    )
+    facts = draft_facts(opened.checkpoint, draft)
+    broken = tuple(f for f in opened.checkpoint.findings if f.severity is Severity.ERROR)
+    content = None
+    if not plan.refused and not broken:
+        plan, content = _carry_out(plan, opened, request, progress)
+        facts["written"] = None if request.dry_run else str(Path(request.out))
+    facts["plan"] = plan_json(plan)
+    return report(
+        "fix-keys",
+        opened.checkpoint,
+        draft,
+        findings=(*opened.checkpoint.findings, *plan.refusals, *plan.notes),
+        facts=facts,
+        target=target,
+        content=content,
+    )
+
+
+def _check_words(request: Request) -> None:
+    try:
+        allowable(request.allow)
+    except ValueError as error:
+        raise UsageError(f"--allow {error}: no such code", "`ckpt explain` lists the codes") from error
+    unknown = [r for r in request.repairs if r not in REPAIRS]
+    if unknown:
+        raise UsageError(f"--repair {', '.join(unknown)}: no such repair", f"repairs: {', '.join(REPAIRS)}")
+
+
+def _read(opened: Opened, request: Request) -> tuple[Draft, Target | None]:
+    given = find_target(request.target, offline=request.offline) if request.target else None
+    draft = read_draft(opened.checkpoint, given, request.convention)
+    if draft is not None and given is None:
+        known = named_target(draft)
+        if known is not None:
+            given, draft = known, read_draft(opened.checkpoint, known, request.convention)
+    if draft is None:
+        raise InputError(
+            f"{request.source}: no draft format fits its config and tensors",
+            "`ckpt inspect --tensors` shows what is there",
+        )
+    return draft, given
+
+
+def derived_before(opened: Opened) -> frozenset[str]:
+    """Tensors that an earlier conversion made up, as its ``conversion.json`` says; reversing it drops them."""
+    if not any(f.name == RECORD for f in opened.checkpoint.files):
+        return frozenset()
+    size = next(f.size for f in opened.checkpoint.files if f.name == RECORD)
+    try:
+        record = json.loads(opened.source.read(RECORD, 0, size))
+        return frozenset(s["tensor"] for s in record["plan"]["synthesised"])
+    except (ValueError, KeyError, TypeError):
+        return frozenset()
+
+
+def _carry_out(
+    plan: Plan, opened: Opened, request: Request, progress: Callable[[int, int], None] | None
+) -> tuple[Plan, dict[str, str] | None]:
+    files = output_files(plan, opened.checkpoint, opened.source, ckpt_tools.__version__)
+    if request.dry_run:
+        layout = plan_write(request.out, files)
+        return replace(plan, bytes_shared=layout.bytes_shared, bytes_copied=layout.bytes_copied), None
+    written = write_folder(
+        request.out,
+        files,
+        source=request.source,
+        force=request.force,
+        checksum=request.checksum,
+        progress=progress,
+    )
+    done = replace(plan, bytes_shared=written.bytes_shared, bytes_copied=written.bytes_copied)
+    return done, dict(written.content) if written.content else None

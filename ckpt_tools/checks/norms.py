@@ -1,0 +1,276 @@
+"""NRM: norm flags and norm tensors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpt_tools.checks.base import Context, Hit, check
+from ckpt_tools.engines.history import family, first_release, holds
+from ckpt_tools.formats.facts import qk_norms
+from ckpt_tools.model import Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def _is(ctx: Context, engine: str) -> bool:
+    return ctx.engine is not None and family(ctx.engine.name) == engine
+
+
+@check(
+    "NRM001",
+    "norm-before-residual-unsupported",
+    Severity.ERROR,
+    needs=("draft", "engine"),
+    engines=("sglang",),
+)
+def norm_before_residual(ctx: Context) -> Iterator[Hit]:
+    """A head trained with norm_before_residual, on an engine that doesn't implement it.
+
+    Checks: norm_before_residual is not true when the engine is SGLang (without ckpt's model package).
+    Why: SGLang always keeps the un-normed hidden state as the residual. The head loads without a word and drafts wrongly: on a
+        real server accept length 1.03 of 4, cosine of the logits 0.55. No weight folding repairs it.
+    Example: norm_before_residual is true and no SGLang release implements it
+    Fix: Serve it with vLLM, or with ckpt's model package (fix-keys --to sglang-ext), or train with norm_before_residual off.
+    References: sglang 0.5.23 srt/models/llama_eagle3.py:97-102 (residual taken before hidden_norm); the name occurs nowhere in
+        0.4.6-0.5.23. speculators 0.9.0 train/config/schema.py:145-148 (training default true).
+    """
+    if ctx.draft is not None and ctx.draft.facts.norm_before_residual:
+        yield Hit(
+            "norm_before_residual is true and no SGLang release implements it: the server starts, answers correctly and accepts "
+            "next to nothing (accept length 1.03 of 4 measured)",
+            pointer="/norm_before_residual",
+            hint="serve it with vLLM (ckpt fix-keys IN OUT --to vllm) or through ckpt's model package (--to sglang-ext); "
+            "training with norm_before_residual off avoids it",
+        )
+
+
+@check("NRM002", "qk-norms-unsupported", Severity.ERROR, needs=("draft", "engine"))
+def qk_norm_tensors(ctx: Context) -> Iterator[Hit]:
+    """q_norm/k_norm tensors of a qwen3-style EAGLE-3 layer, on a class that has none.
+
+    Checks: per-head norms are absent when the engine builds a llama-style EAGLE-3 layer.
+    Why: SGLang drops them without a word and drafts wrongly; vLLM's llama class raises on them.
+    Example: 2 q_norm/k_norm tensors have no parameter in LlamaForCausalLMEagle3
+    Fix: vLLM serves them as Eagle3Qwen3ForCausalLM (fix-keys --to vllm); SGLang does with ckpt's model package.
+    References: sglang 0.5.23 srt/models/llama_eagle3.py:67-75 (run: silently dropped); vllm 0.33.0
+        model_executor/models/llama_eagle3.py (raises), qwen3_eagle3.py (has them).
+    """
+    assert ctx.draft is not None and ctx.engine is not None
+    if ctx.draft.algorithm not in ("eagle3", "peagle"):
+        return
+    names = [ctx.draft.tensors[n] for n in qk_norms(ctx.draft.algorithm, ctx.draft.tensors)]
+    if not names or ctx.engine.name == "sglang-ext":
+        return
+    lost = [n for n in names if ctx.load is None or n in ctx.load.unused]
+    if lost:
+        yield Hit(
+            f"{len(lost)} q_norm/k_norm tensors (qwen3 layers) have no parameter in the class that {ctx.engine} builds"
+            + (f" ({ctx.load.architecture})" if ctx.load and ctx.load.architecture else ""),
+            tensor=lost[0],
+            hint="vLLM serves qwen3 layers as Eagle3Qwen3ForCausalLM (ckpt fix-keys IN OUT --to vllm)",
+        )
+
+
+@check("NRM003", "norm-flag-without-tensor", Severity.ERROR, needs=("draft", "load"), after=("KEY003", "FIL"))
+def flag_without_tensor(ctx: Context) -> Iterator[Hit]:
+    """A norm flag is on and its tensors are missing.
+
+    Checks: with norm_before_fc there is input_norm.weight; with fc_norm there is fc_norm.0.weight.
+    Why: every engine builds the norm, finds nothing to load and leaves it at ones without a word.
+    Example: norm_before_fc is true and input_norm.weight is missing: the norm stays at ones
+    Fix: Take the tensor from the training checkpoint; turn the flag off only if the head was trained without.
+    References: sglang 0.5.23 srt/models/llama_eagle3.py:173-196; vllm 0.33.0 model_executor/models/llama_eagle3.py (run: ones).
+    """
+    assert ctx.draft is not None
+    facts, tensors = ctx.draft.facts, ctx.draft.tensors
+    for flag, name, on in (
+        ("norm_before_fc", "input_norm.weight", facts.norm_before_fc),
+        ("fc_norm", "fc_norm.0.weight", facts.fc_norm),
+    ):
+        if on and name not in tensors:
+            yield Hit(
+                f"{flag} is true and {name} is missing: the engine builds the norm and leaves it at ones without a word",
+                pointer=f"/{flag}",
+                hint=f"take {name} from the training checkpoint, or set {flag} to false if the head was trained without it",
+            )
+
+
+@check("NRM004", "norm-tensor-without-flag", Severity.ERROR, needs=("draft", "load"), after=("KEY003", "FIL"))
+def tensor_without_flag(ctx: Context) -> Iterator[Hit]:
+    """Norm tensors are there and the flag that makes the engine use them isn't.
+
+    Checks: input_norm.weight comes with norm_before_fc, fc_norm.*.weight with fc_norm (or use_aux_norm on SGLang).
+    Why: SGLang drops the tensors without a word; vLLM drops input_norm and raises on fc_norm. The head was trained with them.
+    Example: input_norm.weight is there and norm_before_fc isn't set: SGLang drops the tensor without a word
+    Fix: Set the flag in config.json, if the head was trained with the norm.
+    References: sglang 0.5.23 srt/models/llama_eagle3.py:173-196 (run); vllm 0.33.0 model_executor/models/llama_eagle3.py:464-465.
+    """
+    assert ctx.draft is not None and ctx.load is not None
+    facts, tensors = ctx.draft.facts, ctx.draft.tensors
+    for flag, name, on in (
+        ("norm_before_fc", "input_norm.weight", facts.norm_before_fc),
+        ("fc_norm", "fc_norm.0.weight", facts.fc_norm),
+    ):
+        native = tensors.get(name)
+        if native is not None and not on and (native in ctx.load.unused or ctx.load.refused):
+            yield Hit(
+                f"{native} is there and {flag} isn't set: {ctx.engine} "
+                + ("refuses the tensor" if ctx.load.refused else "drops it without a word")
+                + ", and the head was trained with it",
+                tensor=native,
+                hint=f'set "{flag}": true in config.json',
+            )
+
+
+_FLAG_FACTS = {
+    ("norm_before_fc", "llama"): "eagle3.norm_before_fc.llama",
+    ("fc_norm", "llama"): "eagle3.fc_norm.llama",
+    ("norm_output", "llama"): "eagle3.norm_output.llama",
+    ("fc_norm", "mla"): "eagle3.fc_norm.mla",
+    ("norm_output", "mla"): "eagle3.norm_output.mla",
+}
+
+
+@check("NRM005", "norm-flag-not-implemented", Severity.ERROR, needs=("draft", "engine"))
+def flag_not_implemented(ctx: Context) -> Iterator[Hit]:
+    """A norm flag that this release of the engine doesn't implement.
+
+    Checks: norm_before_fc, fc_norm and norm_output are known to the engine's class at this release.
+    Why: an unknown flag is ignored and its tensors are dropped or refused; the head computes something else than it was trained to.
+    Example: norm_before_fc: SGLang implements it from 0.5.17 on, and this is 0.5.9
+    Fix: Serve with a release that implements it.
+    References: engine history: eagle3.norm_before_fc.llama (0.5.17), eagle3.fc_norm.llama (0.5.12), eagle3.norm_output.llama
+        (0.5.12), the MLA class from 0.5.13, never norm_before_fc; vLLM 0.25.0 for all three (0.17.0 has none).
+    """
+    assert ctx.draft is not None and ctx.engine is not None
+    facts = ctx.draft.facts
+    if ctx.draft.algorithm != "eagle3" or ctx.engine.name == "sglang-ext":
+        return
+    kind = "mla" if facts.layer_type == "mla" else "llama"
+    for flag in ("norm_before_fc", "fc_norm", "norm_output"):
+        if not getattr(facts, flag):
+            continue
+        if _is(ctx, "sglang"):
+            fact = _FLAG_FACTS.get((flag, kind))
+            if fact is None:
+                yield Hit(f"{flag}: no SGLang release implements it in the MLA class", pointer=f"/{flag}")
+            elif holds(fact, ctx.engine) is False:
+                yield Hit(
+                    f"{flag}: SGLang implements it from {first_release(fact)} on, and this is {ctx.engine.version}; the flag is "
+                    "ignored and its tensors are dropped",
+                    pointer=f"/{flag}",
+                    hint=f"serve with sglang >= {first_release(fact)}",
+                )
+        elif _is(ctx, "vllm"):
+            yield from _vllm_flag(ctx, flag, kind)
+
+
+def _vllm_flag(ctx: Context, flag: str, kind: str) -> Iterator[Hit]:
+    assert ctx.engine is not None
+    from ckpt_tools.engines.history import facts as every
+
+    if kind == "mla" and flag == "norm_before_fc":
+        yield Hit(
+            "norm_before_fc: vLLM's MLA class has no input_norm and refuses the tensor", pointer=f"/{flag}"
+        )
+        return
+    ids = {f.id for f in every("vllm")}
+    fact = next((i for i in (f"eagle3.{flag}", flag, "norm_before_fc") if i in ids), None)
+    if fact is not None and holds(fact, ctx.engine) is False:
+        yield Hit(
+            f"{flag}: vLLM is known to implement it from {first_release(fact)} on, and this is {ctx.engine.version}",
+            pointer=f"/{flag}",
+            hint=f"serve with vllm >= {first_release(fact)}",
+        )
+
+
+@check(
+    "NRM006",
+    "norm-left-at-ones",
+    Severity.ERROR,
+    needs=("load", "draft"),
+    after=("KEY003", "NRM003", "FIL", "KEY001"),
+)
+def norm_left_at_ones(ctx: Context) -> Iterator[Hit]:
+    """A norm that the engine builds and that no tensor fills.
+
+    Checks: every norm parameter gets data from the checkpoint.
+    Why: a norm without data stays at ones; engines say nothing. Later layers are the common case: SGLang norms them by
+        hidden_norm, vLLM by input_layernorm, and each ignores the other's name.
+    Example: model.layers.1.hidden_norm.weight stays at ones: SGLang norms layers from the second on by hidden_norm, and the file
+        has input_layernorm only
+    Fix: ckpt fix-keys writes both names.
+    References: sglang 0.5.23 srt/models/llama_eagle3.py:97-105; vllm 0.33.0 model_executor/models/llama_eagle3.py:136-138.
+    """
+    assert ctx.load is not None and ctx.draft is not None
+    if ctx.load.refused:
+        return
+    flags = {"fc_norm": ctx.draft.facts.fc_norm, "input_norm": ctx.draft.facts.norm_before_fc}
+    for name, fill in ctx.load.parameters.items():
+        if fill.filled_by != "default" or "norm" not in name or not name.endswith(".weight"):
+            continue
+        if any(f"{flag}." in name and on for flag, on in flags.items()):
+            continue  # NRM003 says it
+        if _harmless(ctx, name):
+            continue
+        layer = _layer(name)
+        later = layer is not None and layer > 0
+        why = (
+            f"; {ctx.engine.name if ctx.engine else 'the engine'} norms layers from the second on by "
+            f"{name.rsplit('.', 2)[-2]}, and the file has another name for that norm"
+            if later and ("hidden_norm" in name or "input_layernorm" in name)
+            else ""
+        )
+        yield Hit(
+            f"{name} gets no data and stays at ones{why}",
+            tensor=_checkpoint_name(name),
+            hint="ckpt fix-keys IN OUT writes the names that this engine reads"
+            if why
+            else "take the tensor from the training checkpoint",
+        )
+
+
+def _layer(name: str) -> int | None:
+    parts = name.split(".")
+    return next((int(p) for p in parts if p.isdigit()), None)
+
+
+def _checkpoint_name(parameter: str) -> str:
+    return parameter.removeprefix("model.")
+
+
+def _harmless(ctx: Context, name: str) -> bool:
+    """Norms that the engine builds and never applies to this head."""
+    layer = _layer(name)
+    assert ctx.draft is not None
+    sglang = _is(ctx, "sglang")
+    if layer is not None and layer > 0:
+        unused = ("input_layernorm",) if sglang else ("hidden_norm",)
+        return any(u in name for u in unused)
+    return ctx.draft.algorithm == "eagle" and "input_layernorm" in name
+
+
+@check(
+    "NRM007", "norm-before-residual-unstated", Severity.WARNING, needs=("draft", "engine"), engines=("vllm",)
+)
+def norm_before_residual_unstated(ctx: Context) -> Iterator[Hit]:
+    """norm_before_residual isn't stated, and readers take different defaults.
+
+    Checks: a speculators EAGLE-3 config states norm_before_residual.
+    Why: vLLM takes true for a speculators folder that doesn't say, speculators itself false: the same files compute two functions.
+    Example: norm_before_residual isn't stated: vLLM takes true, speculators false
+    Fix: Write the value that the head was trained with.
+    References: vllm 0.33.0 transformers_utils/configs/speculators/algos.py:15-50; speculators 0.9.0 models/eagle3/config.py.
+    """
+    assert ctx.draft is not None
+    if (
+        ctx.draft.format == "speculators"
+        and ctx.draft.algorithm == "eagle3"
+        and ctx.draft.facts.norm_before_residual is None
+    ):
+        yield Hit(
+            "norm_before_residual isn't stated: vLLM takes true for a speculators folder, speculators itself false",
+            pointer="/norm_before_residual",
+            hint='write "norm_before_residual" as the head was trained',
+        )

@@ -1,0 +1,1 @@
+"""One module per command; its file name is the command."""

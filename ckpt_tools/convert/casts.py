@@ -1,0 +1,63 @@
+"""Casting floating-point data in a stream, as torch's ``.to(dtype)`` does: round to nearest, ties to even."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ckpt_tools.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import numpy as np
+
+_WIDTH = {"F16": 2, "BF16": 2, "F32": 4, "F64": 8}
+CHUNK = 8 << 20
+
+
+def _to_float32(data: bytes, dtype: str) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    if dtype == "BF16":
+        return (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4")
+    return np.frombuffer(data, {"F16": "<f2", "F32": "<f4", "F64": "<f8"}[dtype])
+
+
+def _from_float(values: np.ndarray[Any, Any], dtype: str, name: str) -> bytes:
+    import numpy as np
+
+    if dtype == "BF16":
+        bits = values.astype("<f4").view("<u4")
+        nan = np.isnan(values)
+        rounded = ((bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16).astype("<u2")
+        rounded[nan] = 0x7FC0
+        return rounded.tobytes()
+    with np.errstate(over="ignore"):
+        cast = values.astype({"F16": "<f2", "F32": "<f4"}[dtype])
+    if dtype == "F16" and bool(np.any(np.isinf(cast) & np.isfinite(values))):
+        raise InputError(
+            f"{name}: a value of {float(np.nanmax(np.abs(values[np.isfinite(values)]))):.6g} doesn't fit float16 (65504 at most)",
+            "cast to bf16, which has float32's range: --dtype bf16",
+        )
+    return cast.tobytes()
+
+
+def cast_chunks(chunks: Iterable[bytes], source: str, result: str, name: str) -> Iterator[bytes]:
+    """Cast a stream of little-endian elements.
+
+    Args:
+        chunks: Data of the source dtype, cut anywhere.
+        source: BF16, F16, F32 or F64.
+        result: BF16, F16 or F32.
+        name: Of the tensor, for the message.
+
+    Raises:
+        InputError: A finite value doesn't fit the result.
+    """
+    width, rest = _WIDTH[source], b""
+    for chunk in chunks:
+        data = rest + chunk
+        whole = len(data) // width * width
+        rest = data[whole:]
+        if whole:
+            yield _from_float(_to_float32(data[:whole], source), result, name)

@@ -1,0 +1,254 @@
+"""What a format is: data, plus small pure functions where data can't say it.
+
+A format module holds one ``FORMAT``; the package finds it by looking (nothing lists the formats). Facts are of
+two kinds, config fields and tensor names, and every clue says what it saw, so that a verdict can be shown with
+its evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ckpt_tools.formats.names import NameMap, fits
+from ckpt_tools.model import EMPTY, CaptureConvention, DraftFacts, Evidence
+
+if TYPE_CHECKING:
+    from ckpt_tools.model import Target, TensorInfo
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What recognition looks at: the parsed config and the tensors with wrapper prefixes off.
+
+    ``config`` is ``None`` for weights without a config, ``tensors`` empty for a config without weights: a clue
+    about the absent half is neither for nor against.
+    """
+
+    config: Mapping[str, Any] | None
+    tensors: Mapping[str, TensorInfo]
+    extra: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+
+
+def pointer(config: Mapping[str, Any], path: str) -> Any:
+    """Value at a ``/``-separated path of a config, or ``None``."""
+    value: Any = config
+    for part in path.strip("/").split("/"):
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(part)
+    return value
+
+
+@dataclass(frozen=True)
+class Clue:
+    """One piece of evidence.
+
+    Attributes:
+        kind: Which half it looks at.
+        key: The config path or the tensor pattern.
+        says: What it means when it holds.
+        holds: The test; defaults to presence.
+        absent: Turns the test round.
+        weight: How much it counts when matches are ranked.
+    """
+
+    kind: str
+    key: str
+    says: str
+    holds: Callable[[Seen], bool] | None = None
+    absent: bool = False
+    weight: int = 1
+
+    def test(self, seen: Seen) -> bool | None:
+        """True or False; ``None`` when that half isn't there."""
+        if self.kind == "any":
+            return bool(self.holds and self.holds(seen))
+        if self.kind == "config":
+            if seen.config is None:
+                return None
+            found = self.holds(seen) if self.holds else pointer(seen.config, self.key) is not None
+        else:
+            if not seen.tensors:
+                return None
+            found = self.holds(seen) if self.holds else any(fits(self.key, n) for n in seen.tensors)
+        return found is not self.absent
+
+    def evidence(self) -> Evidence:
+        """The clue as evidence to show."""
+        return Evidence("config" if self.kind == "config" else "tensor", self.key, self.says)
+
+
+def has_tensor(pattern: str, says: str, weight: int = 1) -> Clue:
+    """A tensor that fits the pattern is there."""
+    return Clue("tensor", pattern, says, weight=weight)
+
+
+def no_tensor(pattern: str, says: str) -> Clue:
+    """No tensor fits the pattern."""
+    return Clue("tensor", pattern, says, absent=True)
+
+
+def has_field(path: str, says: str, weight: int = 1) -> Clue:
+    """The config states the field and it isn't null."""
+    return Clue("config", path, says, weight=weight)
+
+
+def no_field(path: str, says: str) -> Clue:
+    """The config doesn't state the field."""
+    return Clue("config", path, says, absent=True)
+
+
+def field_is(path: str, *values: object) -> Clue:
+    """The config's field has one of these values."""
+    return Clue(
+        "config",
+        path,
+        f"{path} is {' or '.join(map(str, values))}",
+        lambda seen: pointer(seen.config or {}, path) in values,
+        weight=3,
+    )
+
+
+def architecture_is(*names: str) -> Clue:
+    """The first entry of ``architectures`` is one of these."""
+
+    def holds(seen: Seen) -> bool:
+        listed = (seen.config or {}).get("architectures")
+        return isinstance(listed, list) and bool(listed) and listed[0] in names
+
+    return Clue("config", "architectures", f"architectures names {' or '.join(names)}", holds, weight=3)
+
+
+def architecture_not(*names: str) -> Clue:
+    """The first entry of ``architectures`` is none of these."""
+    return replace(architecture_is(*names), absent=True, says="architectures names no other format's class")
+
+
+def any_of(says: str, *clues: Clue) -> Clue:
+    """At least one of the clues holds; undecided only when all of them are."""
+
+    def holds(seen: Seen) -> bool:
+        return any(clue.test(seen) for clue in clues)
+
+    return Clue("any", " | ".join(c.key for c in clues), says, holds)
+
+
+def width_is(pattern: str, factor: int, of: str, says: str) -> Clue:
+    """The input width of a matrix is ``factor`` times a dimension of another tensor (its last)."""
+
+    def holds(seen: Seen) -> bool:
+        first = next((t for n, t in seen.tensors.items() if fits(pattern, n)), None)
+        second = next((t for n, t in seen.tensors.items() if fits(of, n)), None)
+        if first is None or second is None or not first.shape or not second.shape:
+            return False
+        return first.shape[-1] == factor * second.shape[-1]
+
+    return Clue("tensor", pattern, says, holds)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A format's way of writing one algorithm with one kind of layer.
+
+    Attributes:
+        algorithm: eagle3, peagle, dflash, ….
+        layer_type: ``llama``, ``qwen3``, ``mla``; ``None`` when the config says.
+        must: Clues of which none may fail.
+        hints: Clues that rank one match above another.
+        names: Tensor naming.
+        drops: Patterns of tensors that are never carried over, with the reason.
+        architecture: Written as ``architectures[0]``; ``None`` when the writer decides.
+    """
+
+    algorithm: str
+    must: tuple[Clue, ...]
+    names: NameMap
+    hints: tuple[Clue, ...] = ()
+    layer_type: str | None = None
+    drops: tuple[tuple[str, str], ...] = ()
+    architecture: str | None = None
+
+
+@dataclass(frozen=True)
+class CaptureIds:
+    """Where a format writes the captured layers and how it counts them.
+
+    Attributes:
+        paths: Config paths, the one that its readers prefer first.
+        convention: How ids at that path count, per path.
+        certain: False when files in the wild use both conventions at that path, so that the ids themselves
+            have to decide (see :func:`ckpt_tools.formats.capture.read_capture`).
+    """
+
+    paths: tuple[str, ...]
+    convention: tuple[CaptureConvention, ...]
+    certain: tuple[bool, ...]
+
+
+Reader = Callable[[Mapping[str, Any], Seen, Variant], DraftFacts]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A fact that a format, or the engine it is for, can't carry.
+
+    Attributes:
+        code: Finding code, also what ``--allow`` takes.
+        name: Finding name.
+        lost: Says what of this draft would be lost, or ``None`` when nothing would.
+        hint: The way out.
+        severity: ``error`` refuses; ``warning`` and ``info`` let through.
+    """
+
+    code: str
+    name: str
+    lost: Callable[[DraftFacts, Mapping[str, str]], str | None]
+    hint: str
+    severity: str = "error"
+
+
+Writer = Callable[["WriteRequest"], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class WriteRequest:
+    """What a format's config writer gets: canonical facts, the ids to write, and the target if there is one."""
+
+    facts: DraftFacts
+    algorithm: str
+    variant: Variant
+    target: Target | None
+    source_config: Mapping[str, Any]
+    nested_ids: tuple[int, ...] | None
+    top_level_ids: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class Format:
+    """A framework's way of writing drafts.
+
+    Attributes:
+        name: As ``--to`` takes it and reports show it.
+        title: For people.
+        variants: One per algorithm and kind of layer.
+        read: Config to canonical facts.
+        capture: Where the captured layers stand.
+        references: Where each convention was read (project, version, file:line).
+        schema: Name of the config's JSON Schema in ``schemas/``.
+        write: Canonical facts to config; ``None`` for a format that is only read.
+        engine: The engine that its folders are for, whose rules decide capture ids and limits.
+        limits: What it can't carry.
+    """
+
+    name: str
+    title: str
+    variants: tuple[Variant, ...]
+    read: Reader
+    capture: CaptureIds
+    references: tuple[str, ...]
+    schema: str
+    write: Writer | None = None
+    engine: str | None = None
+    limits: tuple[Limit, ...] = ()

@@ -1,0 +1,215 @@
+"""SGLang's EAGLE-3 drafts, which SpecForge writes too: a flat config, ``midlayer.*`` names, nested capture ids."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ckpt_tools.formats.base import (
+    CaptureIds,
+    Format,
+    Limit,
+    Seen,
+    Variant,
+    WriteRequest,
+    architecture_is,
+    architecture_not,
+    field_is,
+    has_field,
+    has_tensor,
+    no_field,
+)
+from ckpt_tools.formats.eagle3 import DROPS, MLA, NO_OTHER_HEAD, NOT_MLA, SGLANG, SIGNATURE
+from ckpt_tools.formats.facts import decoder_facts, id_list, integer, overlay, qk_norms
+from ckpt_tools.formats.flat import flat_config
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ckpt_tools.model import DraftFacts
+
+#: Classes that belong to other formats or algorithms, by name.
+FOREIGN = (
+    "Eagle3Speculator", "Eagle3DraftModel", "PEagleDraftModel", "PEagleSpeculator", "PeagleLlamaForCausalLM",
+    "LlamaForCausalLM", "Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM", "Eagle3DeepseekV3ForCausalLM",
+    "LlamaForCausalLMEagle", "EagleLlamaForCausalLM", "LlamaForCausalLMEagle3Deep",
+    "CosyVoice3Eagle3LlamaForCausalLM",
+)  # fmt: skip
+
+NOT_SPECULATORS = no_field("speculators_model_type", "not speculators' layout")
+
+
+def read(config: Mapping[str, Any], seen: Seen, variant: Variant) -> DraftFacts:  # noqa: ARG001
+    """Facts of a flat EAGLE-3 config; ``eagle_config`` may hold some of them too."""
+    facts = decoder_facts(config)
+    nested = config.get("eagle_config")
+    block: Mapping[str, Any] = nested if isinstance(nested, dict) else {}
+    ids = id_list(block.get("eagle_aux_hidden_state_layer_ids"))
+    norm_before_fc = block.get("norm_before_fc")
+    use_aux_norm = config.get("use_aux_norm")
+    return overlay(
+        facts,
+        norm_before_fc=norm_before_fc if isinstance(norm_before_fc, bool) else None,
+        fc_norm=use_aux_norm if facts.fc_norm is None and isinstance(use_aux_norm, bool) else None,
+        num_aux=integer(config, "num_aux_hidden_states") or (len(ids) if ids else None),
+    )
+
+
+def write(request: WriteRequest) -> dict[str, Any]:
+    """The portable config: right on every release that can serve the head at all.
+
+    Ids go nested for SGLang and, one higher, on top for vLLM; both rope spellings and both dtype fields are there.
+    """
+    mla = request.variant.layer_type == "mla"
+    config = flat_config(
+        request,
+        "Eagle3DeepseekV2ForCausalLM" if mla else "LlamaForCausalLMEagle3",
+        "kimi_k2" if mla else "llama",
+    )
+    eagle_config: dict[str, Any] = {"use_aux_hidden_state": True}
+    if request.nested_ids is not None:
+        eagle_config["eagle_aux_hidden_state_layer_ids"] = list(request.nested_ids)
+    if request.top_level_ids is not None:
+        config["eagle_aux_hidden_state_layer_ids"] = list(request.top_level_ids)
+    if request.facts.num_aux not in (None, 3):
+        config["num_aux_hidden_states"] = request.facts.num_aux
+    config["eagle_config"] = eagle_config
+    # No SGLang release reads it; vLLM's default for a flat config is false, and saying so costs nothing.
+    config["norm_before_residual"] = bool(request.facts.norm_before_residual)
+    return config
+
+
+def _norm_before_residual(facts: DraftFacts, tensors: Mapping[str, str]) -> str | None:  # noqa: ARG001
+    if not facts.norm_before_residual:
+        return None
+    return (
+        "norm_before_residual is true: the head was trained to keep the normalised hidden state as its residual, and "
+        "no SGLang release implements that. The server starts, answers correctly and accepts next to nothing (accept "
+        "length 1.03 of 4 on a real server, cosine of the logits 0.55)"
+    )
+
+
+def _qk_norms(facts: DraftFacts, tensors: Mapping[str, str]) -> str | None:  # noqa: ARG001
+    names = qk_norms("eagle3", tensors)
+    return (
+        f"{len(names)} q_norm/k_norm tensors (qwen3 layers) have no parameter in SGLang's class"
+        if names
+        else None
+    )
+
+
+def _biases(facts: DraftFacts, tensors: Mapping[str, str]) -> str | None:
+    names = [n for n in tensors if n.startswith("layers.") and n.endswith(".bias")]
+    if not names:
+        return "attention_bias is true and SGLang builds q/k/v without one" if facts.attention_bias else None
+    return f"{len(names)} attention or MLP biases (such as {names[0]}) are dropped by SGLang without a word"
+
+
+def _embedding(facts: DraftFacts, tensors: Mapping[str, str]) -> str | None:
+    own = facts.target_hidden_size not in (None, facts.hidden_size)
+    if facts.embed_requires_grad and "embed_tokens.weight" in tensors and not own:
+        return (
+            "embed_requires_grad is true: the embedding was trained, and SGLang replaces it by the target's"
+        )
+    return None
+
+
+def _activation(facts: DraftFacts, tensors: Mapping[str, str]) -> str | None:  # noqa: ARG001
+    if facts.hidden_act in (None, "silu"):
+        return None
+    return f"hidden_act is {facts.hidden_act}; SGLang's class takes silu alone and raises"
+
+
+def _mla_norm_before_fc(facts: DraftFacts, tensors: Mapping[str, str]) -> str | None:
+    if facts.layer_type != "mla" or not (facts.norm_before_fc or "input_norm.weight" in tensors):
+        return None
+    return "norm_before_fc: SGLang's MLA class has no input_norm"
+
+
+LIMITS = (
+    Limit(
+        "NRM001",
+        "norm-before-residual-unsupported",
+        _norm_before_residual,
+        "vLLM serves such a head as it is (--to vllm); SGLang serves it with ckpt's model package (--to sglang-ext); "
+        "training with norm_before_residual=False (speculators train --no-norm-before-residual) avoids it",
+    ),
+    Limit(
+        "NRM002",
+        "qk-norms-unsupported",
+        _qk_norms,
+        "vLLM serves qwen3 layers (--to vllm); SGLang does with ckpt's model package (--to sglang-ext); training with "
+        "a llama draft (--draft-arch llama) avoids it",
+    ),
+    Limit(
+        "KEY005",
+        "bias-dropped-by-engine",
+        _biases,
+        "vLLM keeps attention biases (--to vllm); SGLang does with ckpt's model package (--to sglang-ext)",
+    ),
+    Limit(
+        "HED003",
+        "trained-embedding-replaced",
+        _embedding,
+        "vLLM keeps a draft's own embedding (--to vllm); SGLang does with ckpt's model package (--to sglang-ext)",
+    ),
+    Limit("CFG006", "activation-unsupported", _activation, "no SGLang release serves this head"),
+    Limit(
+        "NRM005",
+        "norm-flag-not-implemented",
+        _mla_norm_before_fc,
+        "no SGLang release serves an MLA head with norm_before_fc",
+    ),
+)
+
+FORMAT = Format(
+    name="sglang",
+    title="SGLang / SpecForge",
+    variants=(
+        Variant(
+            algorithm="eagle3",
+            layer_type="llama",
+            must=(SIGNATURE, NOT_MLA, NOT_SPECULATORS, architecture_not(*FOREIGN), *NO_OTHER_HEAD),
+            hints=(
+                architecture_is("LlamaForCausalLMEagle3"),
+                has_field(
+                    "eagle_config/eagle_aux_hidden_state_layer_ids", "capture ids nested in eagle_config", 2
+                ),
+                has_tensor("midlayer.**", "layer 0 is named midlayer", 2),
+                has_tensor("layers.{n}.hidden_norm.weight", "later layers are normed by hidden_norm", 2),
+                has_tensor("t2d", "t2d is there"),
+            ),
+            names=SGLANG,
+            drops=DROPS,
+        ),
+        Variant(
+            algorithm="eagle3",
+            layer_type="mla",
+            must=(NOT_SPECULATORS, architecture_not(*FOREIGN), *NO_OTHER_HEAD, SIGNATURE, MLA),
+            hints=(
+                architecture_is("Eagle3DeepseekV2ForCausalLM"),
+                field_is("model_type", "kimi_k2", "deepseek_v2", "deepseek_v3"),
+                has_field("kv_lora_rank", "MLA dimensions in the config", 2),
+                MLA,
+            ),
+            names=SGLANG,
+            drops=DROPS,
+        ),
+    ),
+    read=read,
+    capture=CaptureIds(
+        paths=("eagle_config/eagle_aux_hidden_state_layer_ids", "eagle_aux_hidden_state_layer_ids"),
+        convention=("layer_output", "layer_input"),
+        # Drafters for DeepSeek and Kimi targets are published with both readings in the nested list.
+        certain=(False, True),
+    ),
+    references=(
+        "sglang 0.5.23 srt/models/llama_eagle3.py:144-378",
+        "sglang 0.5.23 srt/models/kimi_k25_eagle3.py:428-499",
+        "sglang 0.5.23 srt/model_executor/model_runner_components/spec_aux_hidden_state.py:185-196",
+        "SpecForge a6b6b023 specforge/modeling/draft/llama3_eagle.py",
+    ),
+    schema="sglang.eagle3.config.json",
+    write=write,
+    engine="sglang",
+    limits=LIMITS,
+)

@@ -1,0 +1,227 @@
+"""speculators, releases 0.1 to 0.9: a nested decoder config, ``layers.0.*`` names, ids that count layer inputs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ckpt_tools.formats.base import (
+    CaptureIds,
+    Format,
+    Limit,
+    Seen,
+    Variant,
+    WriteRequest,
+    architecture_is,
+    field_is,
+    has_field,
+    has_tensor,
+    no_tensor,
+)
+from ckpt_tools.formats.eagle3 import DROPS, LAYERS, TWIN_DROP
+from ckpt_tools.formats.facts import boolean, decoder_facts, id_list, integer, overlay, text
+from ckpt_tools.formats.flat import carried
+from ckpt_tools.formats.rope import write_rope
+from ckpt_tools.model import Verifier
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ckpt_tools.model import DraftFacts
+
+#: The release whose layout is written.
+WRITTEN_VERSION = "0.9.0"
+
+
+def read_verifier(config: Mapping[str, Any]) -> Verifier | None:
+    """The target that the draft names."""
+    block = config.get("speculators_config")
+    verifier = block.get("verifier") if isinstance(block, dict) else None
+    if not isinstance(verifier, dict):
+        return None
+    name = verifier.get("name_or_path")
+    listed = verifier.get("architectures")
+    return Verifier(
+        name if isinstance(name, str) and name else None,
+        tuple(map(str, listed)) if isinstance(listed, list) else (),
+    )
+
+
+def read(config: Mapping[str, Any], seen: Seen, variant: Variant) -> DraftFacts:  # noqa: ARG001
+    """Facts of a speculators config: the decoder nested, the rest on top.
+
+    A nested block without ``model_type`` is read as Qwen3 since 0.7 and as Llama before
+    (speculators 0.9.0 models/eagle3/config.py:103-114), so the tensors decide then.
+    """
+    inner = config.get("transformer_layer_config")
+    decoder: Mapping[str, Any] = inner if isinstance(inner, dict) else {}
+    ids = id_list(config.get("eagle_aux_hidden_state_layer_ids"))
+    facts = overlay(
+        decoder_facts(decoder),
+        target_hidden_size=integer(config, "target_hidden_size"),
+        draft_vocab_size=integer(config, "draft_vocab_size"),
+        norm_before_residual=boolean(config, "norm_before_residual"),
+        norm_before_fc=boolean(config, "norm_before_fc"),
+        fc_norm=boolean(config, "fc_norm"),
+        norm_output=boolean(config, "norm_output"),
+        embed_requires_grad=boolean(config, "embed_requires_grad"),
+        tie_word_embeddings=boolean(config, "tie_word_embeddings"),
+        dtype=text(config, "dtype", "torch_dtype"),
+        verifier=read_verifier(config),
+        num_aux=integer(decoder, "num_aux_hidden_states") or (len(ids) if ids else None),
+    )
+    if "model_type" not in decoder and any(n.endswith("self_attn.q_norm.weight") for n in seen.tensors):
+        return overlay(facts, layer_type="qwen3")
+    return facts
+
+
+def proposal(source: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
+    """The proposal block: the source's own when it has one, else greedy with three tokens, as training writes it."""
+    block = source.get("speculators_config")
+    if isinstance(block, dict) and isinstance(block.get("proposal_methods"), list):
+        return {k: block[k] for k in ("proposal_methods", "default_proposal_method") if k in block}
+    method = {
+        "accept_tolerance": 0.0,
+        "proposal_type": "greedy",
+        "speculative_tokens": 8 if algorithm == "peagle" else 3,
+        "verifier_accept_k": 1,
+    }
+    return {"proposal_methods": [method], "default_proposal_method": "greedy"}
+
+
+def layer_config(request: WriteRequest) -> dict[str, Any]:
+    """The nested decoder config; its vocabulary is the target's, its layers are the draft's."""
+    facts = request.facts
+    windowed = facts.sliding_window is not None
+    kinds = facts.layer_types or (
+        ("sliding_attention" if windowed else "full_attention",) * (facts.num_layers or 1)
+    )
+    out: dict[str, Any] = {
+        **carried(request),
+        "attention_bias": bool(facts.attention_bias),
+        "head_dim": facts.head_dim,
+        "hidden_act": facts.hidden_act or "silu",
+        "hidden_size": facts.hidden_size,
+        "intermediate_size": facts.intermediate_size,
+        "layer_types": list(kinds),
+        "max_position_embeddings": facts.max_position_embeddings,
+        "mlp_bias": bool(facts.mlp_bias),
+        "model_type": facts.layer_type or "llama",
+        "num_attention_heads": facts.num_attention_heads,
+        "num_hidden_layers": facts.num_layers,
+        "num_key_value_heads": facts.num_key_value_heads,
+        "rms_norm_eps": facts.rms_norm_eps,
+        "sliding_window": facts.sliding_window,
+        "tie_word_embeddings": False,
+        "use_sliding_window": windowed,
+        "vocab_size": facts.vocab_size,
+    }
+    if facts.rope is not None:
+        out["rope_parameters"] = write_rope(facts.rope)["rope_parameters"]
+    return {k: out[k] for k in sorted(out) if out[k] is not None or k == "sliding_window"}
+
+
+def write(request: WriteRequest) -> dict[str, Any]:
+    """A config that speculators 0.9.0 loads; no top-level ``model_type`` (vLLM would ignore the nested blocks)."""
+    facts = request.facts
+    recorded = facts.verifier
+    target = request.target
+    name = (target.hf_repo or target.id) if target else recorded.name if recorded else None
+    architectures = target.architectures if target else recorded.architectures if recorded else ()
+    algorithm = request.algorithm
+    config: dict[str, Any] = {
+        "architectures": ["Eagle3DraftModel"],
+        "auto_map": {"": "config.Eagle3SpeculatorConfig"},
+        "draft_vocab_size": facts.draft_vocab_size,
+        "dtype": facts.dtype,
+        "eagle_aux_hidden_state_layer_ids": list(request.top_level_ids) if request.top_level_ids else None,
+        "embed_requires_grad": bool(facts.embed_requires_grad),
+        "fc_norm": bool(facts.fc_norm),
+        "norm_before_fc": bool(facts.norm_before_fc),
+        "norm_before_residual": bool(facts.norm_before_residual),
+        "norm_output": bool(facts.norm_output),
+        "speculators_config": {
+            "algorithm": algorithm,
+            **proposal(request.source_config, algorithm),
+            "verifier": {"architectures": list(architectures), "name_or_path": name},
+        },
+        "speculators_model_type": algorithm,
+        "speculators_version": WRITTEN_VERSION,
+        "target_hidden_size": facts.target_hidden_size,
+        "tie_word_embeddings": False,
+        "transformer_layer_config": layer_config(request),
+    }
+    return config
+
+
+def _layer_type(facts: DraftFacts, tensors: Mapping[str, str]) -> str | None:  # noqa: ARG001
+    if facts.layer_type in (None, "llama", "qwen3"):
+        return None
+    return f"{facts.layer_type} layers: speculators has llama and qwen3 draft layers only"
+
+
+def _fc_bias(facts: DraftFacts, tensors: Mapping[str, str]) -> str | None:
+    if facts.fc_bias or "fc.bias" in tensors:
+        return "fc.bias: speculators' EAGLE-3 head has no bias in fc"
+    return None
+
+
+def _widths(facts: DraftFacts, tensors: Mapping[str, str]) -> str | None:  # noqa: ARG001
+    if facts.target_hidden_size in (None, facts.hidden_size):
+        return None
+    return (
+        f"hidden_size {facts.hidden_size} differs from target_hidden_size {facts.target_hidden_size}; "
+        "speculators' training class refuses that"
+    )
+
+
+def _verifier(facts: DraftFacts, tensors: Mapping[str, str]) -> str | None:  # noqa: ARG001
+    named = facts.verifier is not None and facts.verifier.name is not None
+    return (
+        None if named else "the draft names no target, and speculators can't load one whose verifier is null"
+    )
+
+
+LIMITS = (
+    Limit("LAY004", "layer-type-unsupported", _layer_type, "keep the draft in SGLang's or vLLM's format"),
+    Limit("KEY005", "bias-dropped-by-engine", _fc_bias, "keep the draft in SGLang's format"),
+    Limit("SHP004", "draft-width-unsupported", _widths, "keep the draft in SGLang's or vLLM's format"),
+    Limit("CFG009", "verifier-unknown", _verifier, "name it: --target ID, a folder or a Hub id"),
+)
+
+FORMAT = Format(
+    name="speculators",
+    title="speculators",
+    variants=(
+        Variant(
+            algorithm="eagle3",
+            must=(
+                field_is("speculators_model_type", "eagle3"),
+                no_tensor("mask_hidden", "no P-EAGLE mask"),
+                no_tensor("hidden_norm.weight", "no norm after fc (DFlash)"),
+            ),
+            hints=(
+                architecture_is("Eagle3DraftModel", "Eagle3Speculator"),
+                has_field("transformer_layer_config", "the decoder's config is nested", 2),
+                has_field("speculators_config", "a speculators_config block", 2),
+                has_tensor("layers.0.**", "layer 0 is named layers.0"),
+                has_tensor("layers.0.hidden_norm.weight", "layer 0 has a hidden_norm"),
+            ),
+            names=LAYERS,
+            drops=(*DROPS, *TWIN_DROP),
+        ),
+    ),
+    read=read,
+    capture=CaptureIds(
+        paths=("eagle_aux_hidden_state_layer_ids",), convention=("layer_input",), certain=(True,)
+    ),
+    references=(
+        "speculators 0.9.0 config.py:236-336",
+        "speculators 0.9.0 models/eagle3/config.py:14-119",
+        "speculators 0.9.0 models/eagle3/core.py:39-42",
+        "vllm 0.33.0 model_executor/models/interfaces.py:1640-1650 (id k is the state before layer k)",
+    ),
+    schema="speculators.config.json",
+    write=write,
+    engine="vllm",
+    limits=LIMITS,
+)

@@ -1,0 +1,165 @@
+"""vLLM's plain EAGLE-3 drafts: a flat config with capture ids on top, ``layers.N.*`` names, q/k norms and biases kept."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ckpt_tools.formats import sglang
+from ckpt_tools.formats.base import (
+    CaptureIds,
+    Format,
+    Limit,
+    Seen,
+    Variant,
+    WriteRequest,
+    architecture_is,
+    architecture_not,
+    field_is,
+    has_field,
+    has_tensor,
+    no_field,
+)
+from ckpt_tools.formats.eagle3 import DROPS, LAYERS, MLA, NO_OTHER_HEAD, NOT_MLA, SIGNATURE, TWIN_DROP
+from ckpt_tools.formats.facts import id_list, integer, overlay, text
+from ckpt_tools.formats.flat import flat_config
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ckpt_tools.model import DraftFacts
+
+_TOP_LEVEL_IDS = has_field("eagle_aux_hidden_state_layer_ids", "capture ids on the config's top level", 2)
+_OWN = ("Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM", "Eagle3DeepseekV3ForCausalLM")
+_FOREIGN = tuple(name for name in sglang.FOREIGN if name not in _OWN)
+
+
+def unwrap(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The inner config of vLLM's own ``model_type: eagle`` form, else the config itself."""
+    model = config.get("model")
+    return model if config.get("model_type") == "eagle" and isinstance(model, dict) else config
+
+
+def read(config: Mapping[str, Any], seen: Seen, variant: Variant) -> DraftFacts:
+    """Facts of a flat vLLM config."""
+    flat = unwrap(config)
+    facts = sglang.read(flat, seen, variant)
+    ids = id_list(flat.get("eagle_aux_hidden_state_layer_ids"))
+    qk = any(n.endswith("self_attn.q_norm.weight") for n in seen.tensors)
+    named = text(flat, "model_type") == "qwen3"
+    return overlay(
+        facts,
+        layer_type="qwen3" if (qk or named) and facts.layer_type != "mla" else None,
+        num_aux=integer(flat, "num_aux_hidden_states", "num_aux_layers") or (len(ids) if ids else None),
+    )
+
+
+def write(request: WriteRequest) -> dict[str, Any]:
+    """A config that both of vLLM's runners read alike.
+
+    ``num_aux_hidden_states`` is written whenever fc doesn't take three layers: the llama class doesn't count
+    top-level ids (vllm 0.33.0 model_executor/models/llama_eagle3.py:209-221).
+    """
+    facts = request.facts
+    architecture, model_type = {
+        "qwen3": ("Eagle3Qwen3ForCausalLM", "qwen3"),
+        "mla": ("Eagle3DeepseekV2ForCausalLM", "kimi_k2"),
+    }.get(facts.layer_type or "llama", ("LlamaForCausalLMEagle3", "llama"))
+    config = flat_config(request, architecture, model_type)
+    config["norm_before_residual"] = bool(facts.norm_before_residual)
+    if request.top_level_ids is not None:
+        config["eagle_aux_hidden_state_layer_ids"] = list(request.top_level_ids)
+    if facts.num_aux not in (None, 3):
+        config["num_aux_hidden_states"] = facts.num_aux
+    if facts.attention_bias:
+        config["attention_bias"] = True
+    if facts.mlp_bias:
+        config["mlp_bias"] = True
+    if facts.sliding_window is not None:
+        config["sliding_window"] = facts.sliding_window
+        config["layer_types"] = list(facts.layer_types or ("sliding_attention",) * (facts.num_layers or 1))
+        config["use_sliding_window"] = True
+    return config
+
+
+def _fc_bias(facts: DraftFacts, tensors: Mapping[str, str]) -> str | None:
+    if facts.fc_bias or "fc.bias" in tensors:
+        return "fc.bias: vLLM's EAGLE-3 classes build fc without a bias and drop the tensor without a word"
+    return None
+
+
+def _mlp_bias(facts: DraftFacts, tensors: Mapping[str, str]) -> str | None:
+    names = [n for n in tensors if ".mlp." in n and n.endswith(".bias")]
+    if not names and not facts.mlp_bias:
+        return None
+    return "MLP biases: vLLM's EAGLE-3 MLP is built without them and drops the tensors without a word"
+
+
+LIMITS = (
+    Limit(
+        "KEY005",
+        "bias-dropped-by-engine",
+        _fc_bias,
+        "SGLang keeps it when the config says bias: true (--to sglang)",
+    ),
+    Limit("KEY005", "bias-dropped-by-engine", _mlp_bias, "no engine serves a draft with MLP biases"),
+    Limit(
+        "NRM005",
+        "norm-flag-not-implemented",
+        lambda facts, tensors: (
+            "norm_before_fc: vLLM's MLA class has no input_norm and raises"
+            if facts.layer_type == "mla" and (facts.norm_before_fc or "input_norm.weight" in tensors)
+            else None
+        ),
+        "no engine serves an MLA head with norm_before_fc",
+    ),
+)
+
+FORMAT = Format(
+    name="vllm",
+    title="vLLM (plain config)",
+    variants=(
+        Variant(
+            algorithm="eagle3",
+            must=(SIGNATURE, NOT_MLA, sglang.NOT_SPECULATORS, architecture_not(*_FOREIGN), *NO_OTHER_HEAD),
+            hints=(
+                architecture_is("Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM"),
+                field_is("model_type", "eagle", "qwen3"),
+                _TOP_LEVEL_IDS,
+                no_field("eagle_config/eagle_aux_hidden_state_layer_ids", "no capture ids in eagle_config"),
+                has_tensor("layers.0.**", "layer 0 is named layers.0"),
+                has_tensor("layers.{i}.self_attn.q_norm.weight", "q/k norms (qwen3 layers)", 2),
+                has_field("norm_before_residual", "norm_before_residual is stated"),
+            ),
+            names=LAYERS,
+            drops=(*DROPS, *TWIN_DROP),
+        ),
+        Variant(
+            algorithm="eagle3",
+            layer_type="mla",
+            must=(sglang.NOT_SPECULATORS, architecture_not(*_FOREIGN), *NO_OTHER_HEAD, SIGNATURE, MLA),
+            hints=(
+                architecture_is("Eagle3DeepseekV3ForCausalLM"),
+                _TOP_LEVEL_IDS,
+                no_field("eagle_config/eagle_aux_hidden_state_layer_ids", "no capture ids in eagle_config"),
+                has_tensor("layers.0.**", "layer 0 is named layers.0"),
+            ),
+            names=LAYERS,
+            drops=(*DROPS, *TWIN_DROP),
+        ),
+    ),
+    read=read,
+    capture=CaptureIds(
+        paths=("eagle_aux_hidden_state_layer_ids", "eagle_config/eagle_aux_hidden_state_layer_ids"),
+        convention=("layer_input", "layer_output"),
+        certain=(True, False),
+    ),
+    references=(
+        "vllm 0.33.0 transformers_utils/configs/eagle.py:42-88",
+        "vllm 0.33.0 model_executor/models/llama_eagle3.py:82-442",
+        "vllm 0.33.0 v1/worker/gpu/spec_decode/eagle/eagle3_utils.py:119",
+    ),
+    schema="vllm.eagle3.config.json",
+    write=write,
+    engine="vllm",
+    limits=LIMITS,
+)
