@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ckpt_tools.container.read import iter_tensor, read_ints, read_tensor
     from ckpt_tools.container.source import ByteSource, LocalSource
     from ckpt_tools.container.training import Epoch, TrainingOutput, training_output
+    from ckpt_tools.container.values import TensorStats, scan
     from ckpt_tools.container.wrappers import Wrapper, unwrap
 
 _HOME = {
@@ -23,6 +24,7 @@ _HOME = {
     "Code": "codes",
     "Epoch": "training",
     "LocalSource": "source",
+    "TensorStats": "values",
     "TrainingOutput": "training",
     "Wrapper": "wrappers",
     "content_hashes": "fingerprint",
@@ -31,6 +33,7 @@ _HOME = {
     "open_checkpoint": "open",
     "read_ints": "read",
     "read_tensor": "read",
+    "scan": "values",
     "training_output": "training",
     "unwrap": "wrappers",
 }
@@ -41,6 +44,7 @@ __all__ = [
     "Code",
     "Epoch",
     "LocalSource",
+    "TensorStats",
     "TrainingOutput",
     "Wrapper",
     "content_hashes",
@@ -49,6 +53,7 @@ __all__ = [
     "open_checkpoint",
     "read_ints",
     "read_tensor",
+    "scan",
     "training_output",
     "unwrap",
 ]

@@ -57,7 +57,7 @@ def iter_tensor(
     """
     tensor = find(checkpoint, name)
     source = source or local_source(checkpoint)
-    if _is_pickled(checkpoint, tensor):
+    if is_pickled(checkpoint, tensor):
         from ckpt_tools.container.pickle import read_pickled_tensor
 
         path = source.local(tensor.file)
@@ -130,5 +130,6 @@ def local_source(checkpoint: Checkpoint) -> LocalSource:
     return LocalSource(Path(checkpoint.root))
 
 
-def _is_pickled(checkpoint: Checkpoint, tensor: TensorInfo) -> bool:
+def is_pickled(checkpoint: Checkpoint, tensor: TensorInfo) -> bool:
+    """Whether a tensor's bytes have no place of their own in the file."""
     return any(info.kind == "pickle" and info.name == tensor.file for info in checkpoint.files)

@@ -1,7 +1,7 @@
 """Recognise the output folder of a training run, and say which checkpoint in it to take.
 
-Known layouts: speculators (``0/ 1/ checkpoint_best run.yaml``; with ``--save-best`` only the best epoch and no
-run.yaml; ``interrupted/``), SpecForge (``RUN-step100/ RUN-latest RUN-best``, before that
+Known layouts: speculators (``0/ 1/ checkpoint_best run.yaml``; with ``--save-best`` only the best epoch and
+no run.yaml; ``interrupted/``), SpecForge (``RUN-step100/ RUN-latest RUN-best``, before that
 ``epoch_0_step_100/`` and ``epoch_0/``), EAGLE's own trainer (``state_0/``) and the Hugging Face Trainer
 (``checkpoint-100/``).
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,6 +128,11 @@ def training_output(path: str | Path) -> TrainingOutput | None:
     best = next(
         (by_name[target] for name, target in links.items() if _marks_best(name) and target in by_name), None
     )
+    if best is None and _has_weights(root / BEST):
+        # A download follows links, and leaves a copy in their place.
+        copy = _epoch(Path(path), BEST, -1)
+        epoch = copy.training_state.get("epoch")
+        best = replace(copy, number=epoch) if isinstance(epoch, int) else copy
     loadable = [epoch for epoch in epochs if epoch.has_weights]
     return TrainingOutput(
         path=str(path),
@@ -159,7 +164,7 @@ def _layout(root: Path, names: list[str]) -> tuple[str | None, list[tuple[int, s
 
 
 def _link(path: Path) -> str | None:
-    """The neighbour that a link leads to, also where links were unpacked as small files holding the target."""
+    """The neighbour that a link leads to, also where links were unpacked as files that hold the target."""
     try:
         if path.is_symlink():
             target = str(path.readlink())
