@@ -1,0 +1,233 @@
+"""How vLLM turns a draft's config.json into the config that its draft class reads.
+
+Three forms: speculators (no ``model_type``, ``speculators_config`` present), vLLM's own (``model_type: eagle``) and
+plain (anything that ``AutoConfig`` knows), which is wrapped in ``EAGLEConfig`` for EAGLE and DFlash methods
+(``transformers_utils/config.py:342-468``, ``transformers_utils/configs/eagle.py``, ``config/speculative.py:1406-1532``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from ckpt_tools.engines.vllm import registry
+from ckpt_tools.engines.vllm.contract import Contract
+from ckpt_tools.engines.vllm.hf import Attributes, auto_config, bare_config, classes
+from ckpt_tools.engines.vllm.mtp import rewrite
+from ckpt_tools.engines.vllm.refusal import refuse_class, refuse_config
+from ckpt_tools.engines.vllm.speculators import serve_settings, to_attributes
+
+# config/speculative.py:38-82; the legacy *_mtp names become mtp
+METHODS = frozenset(
+    {"ngram", "ngram_gpu", "draft_model", "suffix", "custom_class", "eagle", "eagle3", "extract_hidden_states", "dflash",
+     "dspark", "mtp"}
+)  # fmt: skip
+EXPLICIT = frozenset({"eagle", "eagle3", "dflash", "dspark"})  # config/speculative.py:1303: never re-detected
+
+
+class Fields(dict[str, Any]):
+    """A draft's resolved config: reading a missing attribute refuses as the engine's ``getattr`` does."""
+
+    owner = "PreTrainedConfig"
+
+    def need(self, name: str) -> Any:
+        """The attribute, or the engine's AttributeError."""
+        if name not in self:
+            raise refuse_class("AttributeError", f"'{self.owner}' object has no attribute '{name}'")
+        return self[name]
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What the engine knows once config.json is read.
+
+    Attributes:
+        config_class: ``SpeculatorsConfig``, ``EAGLEConfig`` or the transformers class.
+        fields: Every attribute that the draft class can read.
+        architecture: The name that the registry is asked for.
+        method: The speculative method.
+        parallel_drafting: Several tokens per pass (P-EAGLE, DFlash, DSpark).
+    """
+
+    config_class: str
+    fields: Fields
+    architecture: str
+    method: str
+    parallel_drafting: bool
+
+
+def derive_method(config: Mapping[str, Any]) -> str | None:
+    """The method to ask for when the user names none: from the speculators type, else from the architecture's name.
+
+    vLLM itself guesses from the path (see :func:`detect_method`); this is what the draft *is*.
+    """
+    if config.get("speculators_config") is not None:
+        return serve_settings(config)[0]
+    names = config.get("architectures")
+    name = names[0].lower() if isinstance(names, list) and names and isinstance(names[0], str) else ""
+    return next((method for method in ("eagle3", "dflash", "dspark", "eagle") if method in name), None)
+
+
+def detect_method(path: str, architectures: tuple[str, ...], model_type: str | None) -> str:
+    """The method that vLLM takes when none is given, from the lower-cased model path.
+
+    Source: ``config/speculative.py:1236-1501``. Parent folders count, ``eagle-`` wins over ``eagle3``, and
+    ``architectures`` is looked at for DFlash and DSpark alone.
+    """
+    lowered = path.lower()
+    if "eagle-" in lowered:
+        return "eagle"
+    if "eagle3" in lowered:
+        return "eagle3"
+    if "dflash" in lowered or "MuseGlimmerAssistantModel" in architectures:
+        return "dflash"
+    dspark = {"Qwen3DSparkModel", "Qwen3OmniDSparkModel", "Gemma4DSparkModel"}
+    if "dspark" in lowered or dspark & set(architectures):
+        return "dspark"
+    if "DSparkDraftModel" in architectures and model_type == "qwen3":
+        return "dspark"
+    return "mtp" if model_type is not None and model_type.endswith("_mtp") else "draft_model"
+
+
+def resolve_config(config: Mapping[str, Any], method: str | None, contract: Contract) -> Resolved:
+    """Everything up to the choice of the class.
+
+    Args:
+        config: config.json.
+        method: The ``method`` of ``--speculative-config``; ``None`` derives it from the draft.
+        contract: The release.
+
+    Raises:
+        Refused: As the engine refuses.
+    """
+    parallel = False
+    if method is None and config.get("speculators_config") is not None:
+        method, parallel = serve_settings(config)
+    method = method or derive_method(config) or "draft_model"
+    if method not in METHODS:
+        raise refuse_config("ValidationError", "Input should be 'ngram'")
+
+    config_class, attributes = _parse(config, contract)
+    if config.get("quantization_config") is not None:  # the raw top-level block, whatever the form (config.py:953-965)
+        attributes["quantization_config"] = deepcopy(config["quantization_config"])
+    if not attributes.get("architectures"):
+        attributes["architectures"] = _bare_architectures(attributes)
+    attributes = rewrite(attributes)
+    _text_config(attributes)
+    _check_names(attributes)
+    _check_numbers(attributes)
+    registry.resolve(attributes["architectures"], contract)
+    _check_length(attributes)
+    _check_quantization(attributes)
+
+    if method in ("eagle", "eagle3", "dflash") and config_class not in ("EAGLEConfig", "SpeculatorsConfig"):
+        attributes = {
+            **attributes,
+            "architectures": rename(attributes["architectures"], method),
+            "model_type": "eagle",
+        }
+        config_class = "EAGLEConfig"
+    fields = Fields(attributes)
+    fields.owner = config_class
+    architecture = registry.resolve(attributes["architectures"], contract)
+    return Resolved(config_class, fields, architecture, method, parallel or method in ("dflash", "dspark"))
+
+
+def rename(architectures: list[str], method: str) -> list[str]:
+    """EAGLEConfig's rewrite of the names (``transformers_utils/configs/eagle.py:42-81``).
+
+    Raises:
+        Refused: For a method that EAGLEConfig doesn't know.
+    """
+    if method == "eagle":
+        return [a if a.startswith("Eagle") else f"Eagle{a}" for a in architectures]
+    if method == "eagle3":
+        return [a if a.startswith("Eagle3") or a.endswith("Eagle3") else f"Eagle3{a}" for a in architectures]
+    if method == "dflash":
+        kept = ("DFlash", "LiLiCorrDraftModel")
+        return [a if a.startswith(kept[0]) or a.endswith(kept[0]) or a == kept[1] else f"DFlash{a}" for a in architectures]
+    raise refuse_config("ValueError", f"Invalid method {method}. Supported methods are eagle, eagle3, and dflash.")
+
+
+def _parse(config: Mapping[str, Any], contract: Contract) -> tuple[str, Attributes]:
+    """The parser's three branches (``transformers_utils/config.py:361-367,416-430``)."""
+    model_type = config.get("model_type")
+    speculators = model_type is None and config.get("speculators_config") is not None
+    if speculators or model_type == "speculators":
+        return "SpeculatorsConfig", {"model_type": "speculators", **bare_config(to_attributes(config, contract))}
+    if model_type == "eagle":
+        return "EAGLEConfig", _native(config)
+    attributes = auto_config(config)
+    return classes()[attributes["model_type"]]["class"], attributes
+
+
+def _native(config: Mapping[str, Any]) -> Attributes:
+    """vLLM's own form: ``model`` holds the real config, ``method`` says how its name is rewritten (eagle.py:14-88)."""
+    model = config.get("model")
+    method = config.get("method", "eagle")
+    if isinstance(model, Mapping):
+        if "model_type" not in model:
+            raise refuse_config("TypeError", "AutoConfig.for_model() missing 1 required positional argument: 'model_type'")
+        inner = auto_config(model)
+    elif method in ("eagle", "eagle3", "dflash"):
+        raise refuse_config("AssertionError", f"model should not be None when method is {method}")
+    else:
+        raise refuse_config("ValueError", f"Invalid method {method}.")
+    if not isinstance(inner.get("architectures"), list):
+        raise refuse_config("TypeError", "'NoneType' object is not iterable")
+    outer = {k: v for k, v in config.items() if k not in ("model", "method", "model_type", "architectures", "truncated_vocab_size")}
+    for key, value in outer.items():
+        if key in inner:
+            inner[key] = deepcopy(value)
+    names = rename(inner["architectures"], method)
+    return {**inner, **deepcopy(outer), "architectures": names, "model_type": "eagle"}
+
+
+def _bare_architectures(attributes: Attributes) -> list[str] | None:
+    """An absent ``architectures``: the bare model class of the type (``transformers_utils/config.py:940-949``)."""
+    name = registry.model_class_of(attributes["model_type"])
+    return attributes.get("architectures") if name is None else [name]
+
+
+def _check_names(attributes: Attributes) -> None:
+    names = attributes["architectures"]
+    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+        raise refuse_config("ValidationError", "architectures\n  Input should be a valid list")
+
+
+def _check_numbers(attributes: Attributes) -> None:
+    """vLLM's own view of the config wants integers (``model_arch_config_convertor.py:468-491``)."""
+    named = (("hidden_size", "hidden_size"), ("total_num_hidden_layers", "num_hidden_layers"),
+             ("total_num_attention_heads", "num_attention_heads"), ("vocab_size", "vocab_size"),
+             ("total_num_kv_heads", "num_key_value_heads"))  # fmt: skip
+    for field, key in named:
+        if key in attributes and attributes[key] is None:
+            raise refuse_config("ValidationError", f"{field}\n  Input should be a valid integer")
+
+
+def _text_config(attributes: Attributes) -> None:
+    """``get_hf_text_config`` wants a nested text config to be a config (``transformers_utils/config.py:1195-1209``)."""
+    for name in ("text_encoder", "decoder", "generator", "text_config"):
+        if attributes.get(name) is not None:
+            raise refuse_config("ValueError", "The text_config extracted from the model config does not have `num_attention_")
+
+
+def _check_length(attributes: Attributes) -> None:
+    """``max_model_len`` of the draft comes from its config (``config/model.py:2527-2660``)."""
+    keys = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length", "max_sequence_length",
+            "max_seq_length", "seq_len")  # fmt: skip
+    lengths = [attributes[key] for key in keys if attributes.get(key) is not None]
+    if lengths and min(lengths) < 1:
+        raise refuse_config("ValueError", f"max_model_len must be a positive integer, got int: {min(lengths)}")
+
+
+def _check_quantization(attributes: Attributes) -> None:
+    """An unknown method is refused here (``config/model.py:1370-1458``)."""
+    from ckpt_tools.engines.vllm.quantization import METHODS as KNOWN
+
+    settings = attributes.get("quantization_config")
+    name = settings.get("quant_method", "").lower().replace("compressed_tensors", "compressed-tensors") if settings else ""
+    if name and name not in KNOWN:
+        raise refuse_config("ValueError", f"Unknown quantization method: {name}.")

@@ -1,0 +1,48 @@
+"""EAGLE-1 drafts of the llama family (``model_executor/models/llama_eagle.py``)."""
+
+from __future__ import annotations
+
+from ckpt_tools.engines.vllm.config import Fields
+from ckpt_tools.engines.vllm.layers import llama_layer, vocabulary_size, whole
+from ckpt_tools.engines.vllm.loading import GATE_UP, QKV, Built, Offered
+from ckpt_tools.engines.vllm.modules import Module, replicated, vocabulary
+
+
+def build(fields: Fields, target_layers: int | None) -> Built:
+    """Embedding, ``fc`` over 2H, plain layers; layer 0 has no input norm; no final norm, no head.
+
+    ``target_layers`` is where the engine starts to count the draft's layers when it indexes ``layer_types``.
+    """
+    first = len(fields.get("layer_types") or ()) if target_layers is None else target_layers
+    rows, hidden = vocabulary_size(fields.need("vocab_size")), whole(fields.need("hidden_size"), "*")
+    bias = bool(fields.get("attention_bias", False) or fields.get("bias", False))
+    if "qkv_bias" in fields:
+        bias = bool(fields["qkv_bias"])
+    layers = Module("ModuleList")
+    for index in range(whole(fields.need("num_hidden_layers"), "range")):
+        layer = llama_layer(fields, first + index, hidden, qkv_bias=bias)
+        if index == 0:
+            layer.children["input_layernorm"] = Module("Identity")
+        layers.children[str(index)] = layer
+    model = Module(
+        "LlamaModel",
+        own_loader=True,
+        stacked={**QKV, **GATE_UP},
+        children={
+            "embed_tokens": vocabulary("VocabParallelEmbedding", rows, hidden),
+            "layers": layers,
+            "fc": replicated(hidden, 2 * hidden),
+        },
+    )
+    return Built(Module("EagleLlamaForCausalLM", children={"model": model, "logits_processor": Module("LogitsProcessor")}), _prepare)
+
+
+def _prepare(built: Built, tensors: list[Offered]) -> list[Offered]:
+    """Names get a ``model.`` prefix unless they hold ``lm_head``, which has no place (llama_eagle.py:185-196)."""
+    out = []
+    for tensor in tensors:
+        name = tensor.name if "lm_head" in tensor.name else "model." + tensor.name
+        built.own_embed |= "embed_tokens" in name
+        built.own_head |= "lm_head" in name
+        out.append(Offered(tensor.source, name, tensor.shape))
+    return out

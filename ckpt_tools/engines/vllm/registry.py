@@ -1,0 +1,56 @@
+"""Which class vLLM builds for an architecture name.
+
+The names are data from vLLM's own registry (``model_executor/models/registry.py:655-745``); a release before the
+newest takes names away (see :data:`ckpt_tools.engines.vllm.contract.CONTRACTS`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from ckpt_tools.engines.vllm.contract import Contract
+from ckpt_tools.engines.vllm.hf import DATA
+from ckpt_tools.engines.vllm.refusal import refuse_config
+
+
+
+@cache
+def _data() -> Mapping[str, Any]:
+    data: Mapping[str, Any] = json.loads((DATA / "registry.json").read_text(encoding="utf-8"))
+    return data
+
+
+@cache
+def drafts() -> Mapping[str, tuple[str, str]]:
+    """Draft architectures of the newest release: name -> (module, class)."""
+    return {name: (module, cls) for name, (module, cls) in _data()["drafts"].items()}
+
+
+def model_class_of(model_type: str) -> str | None:
+    """transformers' bare model class of a ``model_type`` (what an absent ``architectures`` becomes)."""
+    name: str | None = _data()["model_classes"].get(model_type)
+    return name
+
+
+def resolve(architectures: Sequence[str], contract: Contract) -> str:
+    """The first name that vLLM can build.
+
+    Returns:
+        The draft architecture, or any other name that is no draft (a target class, a transformers class).
+
+    Raises:
+        Refused: None of them is known.
+    """
+    if not architectures:
+        raise refuse_config("ValueError", "No model architectures are specified")
+    known = set(_data()["targets"]) | set(drafts()) - contract.missing_architectures | contract.extra_architectures
+    if not any(name in known for name in architectures) and architectures[0] in _data()["through_transformers"]:
+        return architectures[0]
+    for name in architectures:
+        if name in known:
+            return name
+    names = "[" + ", ".join(repr(n) for n in architectures) + "]"
+    raise refuse_config("ValueError", f"Model architectures {names} are not supported for now.")

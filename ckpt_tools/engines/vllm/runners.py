@@ -1,0 +1,37 @@
+"""vLLM's two model runners, which differ for drafts.
+
+V2 (``v1/worker/gpu``) is the default where Triton is present; V1 (``v1/worker/gpu_model_runner.py``) takes what V2
+can't: every P-EAGLE, among others (``config/vllm.py:3053-3087`` of 0.33.0).
+"""
+
+from __future__ import annotations
+
+from ckpt_tools.engines.vllm.config import Resolved
+from ckpt_tools.engines.vllm.contract import Contract
+from ckpt_tools.engines.vllm.refusal import refuse_config
+
+# config/vllm.py:3089-3151 of 0.33.0
+V1_REFUSES = {"dspark": "dspark speculative decoding", "DFlash2DraftModel": "DFlash candidate-head drafts",
+              "DFlash2BeamDraftModel": "DFlash candidate-head drafts", "LiLiCorrDraftModel": "DFlash candidate-head drafts"}  # fmt: skip
+
+
+def default_runner(resolved: Resolved, contract: Contract) -> str:
+    """The runner of a default start: V2, but V1 for parallel drafting outside the DFlash family."""
+    if "V2" not in contract.runners:
+        return "V1"
+    return "V1" if resolved.parallel_drafting and resolved.method not in ("dflash", "dspark") else "V2"
+
+
+def check_runner(resolved: Resolved, runner: str) -> None:
+    """What V1 refuses at start.
+
+    Raises:
+        Refused: The draft needs V2.
+    """
+    if runner != "V1":
+        return
+    what = V1_REFUSES.get(resolved.method)
+    if resolved.method == "dflash":
+        what = V1_REFUSES.get(resolved.architecture)
+    if what is not None:
+        raise refuse_config("ValueError", f"Model Runner V1 does not support: {what}")
