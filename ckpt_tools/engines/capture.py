@@ -331,7 +331,7 @@ def _reached(
             return None, f"duplicate ids: {_packs_error(len(unique), wanted)}"
         return layers, f"duplicate ids collapse: {_too_few(len(unique), wanted)}"
     if -1 in layers:
-        return layers, "the embedding is captured, which few target classes support"
+        return layers, "the embedding is captured, which hardly any target class supports"
     return layers, None
 
 

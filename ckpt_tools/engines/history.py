@@ -115,7 +115,7 @@ def release_date(engine: Engine) -> str | None:
 def transformers_pin(engine: Engine) -> str | None:
     """The transformers version that *engine*'s release pins, from the nearest release that was looked at."""
     pins = _history().transformers.get(family(engine.name), {})
-    ordered = sorted(pins, key=parse)
+    ordered = tuple(sorted(pins, key=parse))
     return pins[nearest(ordered, engine.version)] if ordered else None
 
 

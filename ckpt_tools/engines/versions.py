@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
 from ckpt_tools.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 @lru_cache(maxsize=512)
@@ -29,7 +25,8 @@ def parse(version: str) -> Version:
     return Version(parsed.public)
 
 
-def nearest(known: Sequence[str], version: str) -> str:
+@lru_cache(maxsize=512)
+def nearest(known: tuple[str, ...], version: str) -> str:
     """The newest of *known* (ascending) that isn't newer than *version*; the oldest when all are newer."""
     wanted = parse(version)
     older = [candidate for candidate in known if parse(candidate) <= wanted]
