@@ -1,0 +1,1 @@
+"""Around the server: its log, its command line, its machine, and its own answer."""
