@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ckpt_tools.model import Finding, Fix, Location, Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 @dataclass(frozen=True)
@@ -327,6 +327,20 @@ _ROWS = (
 )  # fmt: skip
 
 CODES: Mapping[str, Code] = {row.code: row for row in _ROWS}
+
+
+def shown(name: str) -> str:
+    """A name from a file as it may stand in a message: escaped when it isn't plain text, and never long."""
+    if name and name.isprintable() and len(name) <= 160:
+        return name
+    text = repr(name)
+    return text if len(text) <= 160 else text[:159] + "…"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Up to three names, and how many more there are."""
+    text = ", ".join(map(shown, names[:3]))
+    return text if len(names) <= 3 else f"{text} and {len(names) - 3} more"
 
 
 def finding(

@@ -6,7 +6,7 @@ import codecs
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.container import jsontext
-from ckpt_tools.container.codes import finding
+from ckpt_tools.container.codes import finding, shown
 from ckpt_tools.container.header import LFS_MAGIC, lfs_damage
 from ckpt_tools.model import Finding, Location
 
@@ -56,7 +56,7 @@ def parse_config(name: str, data: bytes) -> tuple[Mapping[str, Any] | None, str,
         findings.extend(
             finding(
                 "FIL022",
-                f"{name} holds {pointer} twice (again at line {line}); the last one counts",
+                f"{name} holds {shown(pointer)} twice (again at line {line}); the last one counts",
                 Location(name, pointer, line=line),
                 "keep one of the two",
             )

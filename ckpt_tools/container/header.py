@@ -22,6 +22,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ckpt_tools.container.codes import shown
 from ckpt_tools.model import DTYPE_BITS, TensorInfo
 
 if TYPE_CHECKING:
@@ -82,14 +83,16 @@ def read_header(read: Callable[[int, int], bytes], size: int, file: str) -> Head
         file: Its name, for messages and :class:`~ckpt_tools.model.TensorInfo`.
     """
     if size == 0:
-        return Header(damage=Damage("FIL007", f"{file} is empty (0 bytes)", _again(file)))
+        return Header(damage=Damage("FIL007", f"{shown(file)} is empty (0 bytes)", _again(file)))
     head = read(0, min(size, HEAD))
     if head.startswith(LFS_MAGIC):
         return Header(damage=lfs_damage(head, file))
     if size < PREFIX:
         return Header(
             damage=Damage(
-                "FIL003", f"{file} is truncated: {size} bytes, at least {PREFIX} expected", _again(file)
+                "FIL003",
+                f"{shown(file)} is truncated: {size} bytes, at least {PREFIX} expected",
+                _again(file),
             )
         )
     length = int.from_bytes(head[:PREFIX], "little")
@@ -100,7 +103,7 @@ def read_header(read: Callable[[int, int], bytes], size: int, file: str) -> Head
         return Header(
             damage=Damage(
                 "FIL003",
-                f"{file} is truncated inside its header: {size:,} bytes, the header alone needs {stop:,}",
+                f"{shown(file)} is truncated inside its header: {size:,} bytes, the header alone needs {stop:,}",
                 _again(file),
             )
         )
@@ -113,7 +116,9 @@ def parse_header(raw: bytes, size: int, file: str) -> Header:
     if PREFIX + len(raw) > size:  # the file shrank while it was read
         return Header(
             raw=raw,
-            damage=Damage("FIL003", f"{file} is truncated inside its header: {size:,} bytes", _again(file)),
+            damage=Damage(
+                "FIL003", f"{shown(file)} is truncated inside its header: {size:,} bytes", _again(file)
+            ),
         )
     plain = _plain(raw, size, file)
     if plain is not None:
@@ -124,7 +129,9 @@ def parse_header(raw: bytes, size: int, file: str) -> Header:
         return Header(
             raw=raw,
             damage=Damage(
-                "FIL005", f"{file} has a damaged header: {refused}", "write the file again with `safetensors`"
+                "FIL005",
+                f"{shown(file)} has a damaged header: {refused}",
+                "write the file again with `safetensors`",
             ),
         )
     tensors, damage = _lay_out(entries, PREFIX + len(raw), size, file)
@@ -137,25 +144,27 @@ def lfs_damage(head: bytes, file: str) -> Damage:
     names = f" (of {int(size[1]):,} bytes)" if size else ""
     return Damage(
         "FIL002",
-        f"{file} is a Git LFS pointer to the file{names}, not the file itself",
-        f"fetch it with `git lfs pull --include {file}`, or with `hf download`",
+        f"{shown(file)} is a Git LFS pointer to the file{names}, not the file itself",
+        f"fetch it with `git lfs pull --include {shown(file)}`, or with `hf download`",
     )
 
 
 def _again(file: str) -> str:
-    return f"download or copy {file} again, then compare sizes"
+    return f"download or copy {shown(file)} again, then compare sizes"
 
 
 def _not_safetensors(head: bytes, length: int, file: str) -> Damage:
     message = (
-        f"{file} is no safetensors file: its header would be {length:,} bytes, "
+        f"{shown(file)} is no safetensors file: its header would be {length:,} bytes, "
         f"at most {MAX_HEADER:,} are allowed"
     )
     if head.startswith(b"PK\x03\x04") or head[:1] == b"\x80":
-        return Damage("FIL005", f"{file} is no safetensors file but a pickle", "rename it to end in .bin")
+        return Damage(
+            "FIL005", f"{shown(file)} is no safetensors file but a pickle", "rename it to end in .bin"
+        )
     if head.lstrip()[:1] == b"<":
         return Damage(
-            "FIL005", f"{file} is no safetensors file but a web page (a failed download)", _again(file)
+            "FIL005", f"{shown(file)} is no safetensors file but a web page (a failed download)", _again(file)
         )
     return Damage("FIL005", message, _again(file))
 
@@ -426,7 +435,7 @@ def _offsets(entry: _Entry) -> tuple[int, int]:
 def _misfit(entries: list[_Entry], index: int, expected: int, file: str) -> Damage | None:
     """Why a tensor's bytes don't follow those of the tensor before it; ``None`` when they do after all."""
     name, dtype, shape, begin, end = entries[index]
-    where = f"{file}: tensor {_short(name)}"
+    where = f"{shown(file)}: tensor {_short(name)}"
     repair = "the file was not written by the safetensors library; export it again"
     if begin > expected:
         return Damage(
@@ -465,12 +474,12 @@ def _wrong_size(needed: int, size: int, file: str) -> Damage:
     if size < needed:
         return Damage(
             "FIL003",
-            f"{file} is truncated: {size:,} bytes, its header needs {needed:,} ({needed - size:,} missing)",
+            f"{shown(file)} is truncated: {size:,} bytes, its header needs {needed:,} ({needed - size:,} missing)",
             _again(file),
         )
     return Damage(
         "FIL004",
-        f"{file} has {size - needed:,} trailing bytes after the last tensor: {size:,} bytes in all, "
+        f"{shown(file)} has {size - needed:,} trailing bytes after the last tensor: {size:,} bytes in all, "
         f"its header needs {needed:,}",
-        f"cut them off with `truncate -s {needed} {file}`, or write the file again",
+        f"cut them off with `truncate -s {needed} {shown(file)}`, or write the file again",
     )

@@ -12,7 +12,7 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ckpt_tools.container.codes import finding
+from ckpt_tools.container.codes import finding, shown
 from ckpt_tools.container.header import LFS_MAGIC, lfs_damage
 from ckpt_tools.errors import InputError, Unavailable
 from ckpt_tools.model import Finding, Location, TensorInfo
@@ -80,7 +80,7 @@ def read_pickle(path: Path, name: str, size: int) -> PickleContent:
         Unavailable: torch isn't installed.
     """
     if size == 0:
-        return _failed("FIL007", name, f"{name} is empty (0 bytes)", "download or copy it again")
+        return _failed("FIL007", name, f"{shown(name)} is empty (0 bytes)", "download or copy it again")
     try:
         with path.open("rb") as file:
             head = file.read(512)
@@ -97,16 +97,21 @@ def read_pickle(path: Path, name: str, size: int) -> PickleContent:
         return _failed(
             "SEC002",
             name,
-            f"{name} wants to import {unsafe.what}, which a weights file doesn't need; nothing was run",
+            f"{shown(name)} wants to import {unsafe.what}, which a weights file doesn't need; nothing was run",
             "don't load it with weights_only=False; get the weights as safetensors from their author",
         )
     except _Damaged as damaged:
-        return _failed("FIL024", name, f"{name} can't be read ({damaged})", "download or copy it again")
+        return _failed(
+            "FIL024", name, f"{shown(name)} can't be read ({damaged})", "download or copy it again"
+        )
     state, key, scalars = _state_dict(loaded)
     if state is None:
         what = f"a {type(loaded).__name__}" + (" without tensors" if isinstance(loaded, dict) else "")
         return _failed(
-            "FIL025", name, f"{name} holds {what}, expected a state dict", "give the file with the weights"
+            "FIL025",
+            name,
+            f"{shown(name)} holds {what}, expected a state dict",
+            "give the file with the weights",
         )
     return _describe(state, key, scalars, name)
 
@@ -260,7 +265,7 @@ def _describe(
         findings = (
             finding(
                 "FIL027",
-                f"{name}: {first!r:.160} is {why}, and is left out{more}",
+                f"{shown(name)}: {first!r:.160} is {why}, and is left out{more}",
                 Location(name, tensor=first),
                 "export the state dict with plain tensors",
             ),
