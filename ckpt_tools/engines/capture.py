@@ -193,7 +193,7 @@ def decide_convention(
 ) -> CaptureConvention | None:
     """Which convention *ids* follow, as far as they show it themselves; *declared* is the field's usual one.
 
-    Ids that start with 1, hold 0, or equal the default outputs are outputs; ids that equal the default
+    Ids that start with 1 (as the default outputs do) or hold 0 are outputs; ids that equal the default
     boundaries or reach N are boundaries. Without N, three ids ``[2, (x+3)//2, x]`` are the default boundaries
     of a target of x+3 layers. Anything else leaves *declared* standing, which may be ``None``.
     """
@@ -204,12 +204,7 @@ def decide_convention(
     if ids[0] == 1 or 0 in ids:
         return "layer_output"
     if num_layers is not None:
-        boundaries = list(default_boundaries(num_layers))
-        if list(ids) == boundaries:
-            return "layer_input"
-        if list(ids) == [boundary - 1 for boundary in boundaries]:
-            return "layer_output"
-        return declared
+        return "layer_input" if tuple(ids) == default_boundaries(num_layers) else declared
     if len(ids) == 3 and ids[0] == 2 and ids[1] == (ids[2] + 3) // 2 and ids[2] > 2:
         return "layer_input"
     return declared
