@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.engines.versions import nearest, parse
@@ -139,7 +139,7 @@ def _after(last: str, releases: tuple[str, ...]) -> Version:
 
 @lru_cache(maxsize=1)
 def _history() -> _History:
-    data = json.loads((files("ckpt_tools.engines") / "data" / "history.json").read_text("utf-8"))
+    data = json.loads((Path(__file__).parent / "data" / "history.json").read_text("utf-8"))
     plain = ("id", "engine", "first", "last", "exact", "not_in", "evidence", "note", "confidence")
     found = {
         row["id"]: Fact(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.engines.history import fact, family, holds, reference, releases_read
@@ -300,5 +300,5 @@ def _vllm_data() -> Mapping[str, Any]:
 
 
 def _data(name: str) -> Mapping[str, Any]:
-    data: Mapping[str, Any] = json.loads((files("ckpt_tools.engines") / "data" / name).read_text("utf-8"))
+    data: Mapping[str, Any] = json.loads((Path(__file__).parent / "data" / name).read_text("utf-8"))
     return data

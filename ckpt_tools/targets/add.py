@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from functools import lru_cache
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,9 +130,9 @@ def _validate(entry: Mapping[str, Any], where: str) -> None:
 @lru_cache(maxsize=1)
 def _schema() -> Mapping[str, Any]:
     """The entry's schema: shipped inside the package, or beside it in a source tree."""
-    package = files("ckpt_tools")
+    package = Path(__file__).parents[1]
     shipped = package / "_schemas" / "target.v1.json"
-    place = shipped if shipped.is_file() else Path(str(package)).parent / "schemas" / "target.v1.json"
+    place = shipped if shipped.is_file() else package.parent / "schemas" / "target.v1.json"
     schema: Mapping[str, Any] = json.loads(place.read_text("utf-8"))
     return schema
 

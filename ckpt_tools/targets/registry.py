@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from ckpt_tools.errors import InputError
@@ -142,7 +142,7 @@ def load() -> Registry:
 
 @lru_cache(maxsize=1)
 def _packaged() -> Registry:
-    data = json.loads((files("ckpt_tools.targets") / "data" / "targets.json").read_text("utf-8"))
+    data = json.loads((Path(__file__).parent / "data" / "targets.json").read_text("utf-8"))
     entries = {entry["id"]: entry for entry in data["targets"]}
     names = {name: entry["id"] for entry in data["targets"] for name in names_of(entry)}
     # The bare model name finds too, as long as it names one model alone.
