@@ -95,7 +95,7 @@ def test_a_target_without_a_wrapper_is_its_own_language_model() -> None:
         "./Kimi-K2.5",
         "a/b/Kimi-K2.5",
         "C:\\models\\moonshotai\\Kimi-K2.5",
-        "/root/.cache/huggingface/hub/models--moonshotai--Kimi-K2.5/snapshots/0123abc",
+        "/home/me/.cache/huggingface/hub/models--moonshotai--Kimi-K2.5/snapshots/0123abc",
     ],
 )
 def test_find(name: str) -> None:
