@@ -10,14 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.engines.vllm import registry
-from ckpt_tools.engines.vllm.contract import Contract
 from ckpt_tools.engines.vllm.hf import Attributes, auto_config, bare_config, classes
 from ckpt_tools.engines.vllm.mtp import rewrite
+from ckpt_tools.engines.vllm.quantization import METHODS as QUANTIZATIONS
+from ckpt_tools.engines.vllm.quantization import name_of
 from ckpt_tools.engines.vllm.refusal import refuse_class, refuse_config
 from ckpt_tools.engines.vllm.speculators import serve_settings, to_attributes
+
+if TYPE_CHECKING:
+    from ckpt_tools.engines.vllm.contract import Contract
 
 # config/speculative.py:38-82; the legacy *_mtp names become mtp
 METHODS = frozenset(
@@ -110,7 +114,9 @@ def resolve_config(config: Mapping[str, Any], method: str | None, contract: Cont
         raise refuse_config("ValidationError", "Input should be 'ngram'")
 
     config_class, attributes = _parse(config, contract)
-    if config.get("quantization_config") is not None:  # the raw top-level block, whatever the form (config.py:953-965)
+    if (
+        config.get("quantization_config") is not None
+    ):  # the raw top-level block, whatever the form (config.py:953-965)
         attributes["quantization_config"] = deepcopy(config["quantization_config"])
     if not attributes.get("architectures"):
         attributes["architectures"] = _bare_architectures(attributes)
@@ -147,8 +153,13 @@ def rename(architectures: list[str], method: str) -> list[str]:
         return [a if a.startswith("Eagle3") or a.endswith("Eagle3") else f"Eagle3{a}" for a in architectures]
     if method == "dflash":
         kept = ("DFlash", "LiLiCorrDraftModel")
-        return [a if a.startswith(kept[0]) or a.endswith(kept[0]) or a == kept[1] else f"DFlash{a}" for a in architectures]
-    raise refuse_config("ValueError", f"Invalid method {method}. Supported methods are eagle, eagle3, and dflash.")
+        return [
+            a if a.startswith(kept[0]) or a.endswith(kept[0]) or a == kept[1] else f"DFlash{a}"
+            for a in architectures
+        ]
+    raise refuse_config(
+        "ValueError", f"Invalid method {method}. Supported methods are eagle, eagle3, and dflash."
+    )
 
 
 def _parse(config: Mapping[str, Any], contract: Contract) -> tuple[str, Attributes]:
@@ -156,7 +167,10 @@ def _parse(config: Mapping[str, Any], contract: Contract) -> tuple[str, Attribut
     model_type = config.get("model_type")
     speculators = model_type is None and config.get("speculators_config") is not None
     if speculators or model_type == "speculators":
-        return "SpeculatorsConfig", {"model_type": "speculators", **bare_config(to_attributes(config, contract))}
+        return "SpeculatorsConfig", {
+            "model_type": "speculators",
+            **bare_config(to_attributes(config, contract)),
+        }
     if model_type == "eagle":
         return "EAGLEConfig", _native(config)
     attributes = auto_config(config)
@@ -169,7 +183,9 @@ def _native(config: Mapping[str, Any]) -> Attributes:
     method = config.get("method", "eagle")
     if isinstance(model, Mapping):
         if "model_type" not in model:
-            raise refuse_config("TypeError", "AutoConfig.for_model() missing 1 required positional argument: 'model_type'")
+            raise refuse_config(
+                "TypeError", "AutoConfig.for_model() missing 1 required positional argument: 'model_type'"
+            )
         inner = auto_config(model)
     elif method in ("eagle", "eagle3", "dflash"):
         raise refuse_config("AssertionError", f"model should not be None when method is {method}")
@@ -177,7 +193,11 @@ def _native(config: Mapping[str, Any]) -> Attributes:
         raise refuse_config("ValueError", f"Invalid method {method}.")
     if not isinstance(inner.get("architectures"), list):
         raise refuse_config("TypeError", "'NoneType' object is not iterable")
-    outer = {k: v for k, v in config.items() if k not in ("model", "method", "model_type", "architectures", "truncated_vocab_size")}
+    outer = {
+        k: v
+        for k, v in config.items()
+        if k not in ("model", "method", "model_type", "architectures", "truncated_vocab_size")
+    }
     for key, value in outer.items():
         if key in inner:
             inner[key] = deepcopy(value)
@@ -211,7 +231,9 @@ def _text_config(attributes: Attributes) -> None:
     """``get_hf_text_config`` wants a nested text config to be a config (``transformers_utils/config.py:1195-1209``)."""
     for name in ("text_encoder", "decoder", "generator", "text_config"):
         if attributes.get(name) is not None:
-            raise refuse_config("ValueError", "The text_config extracted from the model config does not have `num_attention_")
+            raise refuse_config(
+                "ValueError", "The text_config extracted from the model config does not have `num_attention_"
+            )
 
 
 def _check_length(attributes: Attributes) -> None:
@@ -220,14 +242,13 @@ def _check_length(attributes: Attributes) -> None:
             "max_seq_length", "seq_len")  # fmt: skip
     lengths = [attributes[key] for key in keys if attributes.get(key) is not None]
     if lengths and min(lengths) < 1:
-        raise refuse_config("ValueError", f"max_model_len must be a positive integer, got int: {min(lengths)}")
+        raise refuse_config(
+            "ValueError", f"max_model_len must be a positive integer, got int: {min(lengths)}"
+        )
 
 
 def _check_quantization(attributes: Attributes) -> None:
     """An unknown method is refused here (``config/model.py:1370-1458``)."""
-    from ckpt_tools.engines.vllm.quantization import METHODS as KNOWN
-
-    settings = attributes.get("quantization_config")
-    name = settings.get("quant_method", "").lower().replace("compressed_tensors", "compressed-tensors") if settings else ""
-    if name and name not in KNOWN:
+    name = name_of(attributes.get("quantization_config"))
+    if name and name not in QUANTIZATIONS:
         raise refuse_config("ValueError", f"Unknown quantization method: {name}.")

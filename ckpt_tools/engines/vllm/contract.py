@@ -6,9 +6,12 @@ is answered by the nearest older one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True)
@@ -69,69 +72,134 @@ _DFLASH = frozenset(
      "DSparkV41DraftModel", "MuseGlimmerAssistantModel", "DFlashMuseGlimmerAssistantModel"}
 )  # fmt: skip
 
+# Files that the references below name often.
+_EAGLE3 = "model_executor/models/llama_eagle3.py"
+_ALGOS = "transformers_utils/configs/speculators/algos.py"
+_RUNNER = "v1/worker/gpu_model_runner.py"
+_PROPOSER = "v1/spec_decode/eagle.py"
+_SHARE = "v1/worker/gpu/spec_decode/eagle/utils.py"
+
 _READ = (
     Contract(
         "0.10.1",
-        unknown_name="KeyError", layers=1, num_aux_from_config=False, norm_before_fc=False, fc_norm=False,
-        norm_output=False, attention_bias=False, full_vocab_d2t="tolerated", draft_vocab_required=True,
-        own_embed_kept=False, lm_head_shared=False, parallel_drafting=False, speculators_types=frozenset({"eagle3"}),
-        speculators_layers=None, speculators_aux=False, top_level_ids=False, runners=("V1",),
+        unknown_name="KeyError",
+        layers=1,
+        num_aux_from_config=False,
+        norm_before_fc=False,
+        fc_norm=False,
+        norm_output=False,
+        attention_bias=False,
+        full_vocab_d2t="tolerated",
+        draft_vocab_required=True,
+        own_embed_kept=False,
+        lm_head_shared=False,
+        parallel_drafting=False,
+        speculators_types=frozenset({"eagle3"}),
+        speculators_layers=None,
+        speculators_aux=False,
+        top_level_ids=False,
+        runners=("V1",),
         missing_architectures=_EAGLE3_NEWER | _DFLASH | {"LlamaForCausalLMEagle3"},
-        references=MappingProxyType({
-            "unknown_name": "model_executor/models/llama_eagle3.py:175", "layers": "model_executor/models/llama_eagle3.py:123",
-            "draft_vocab_required": "model_executor/models/llama_eagle3.py:208", "own_embed_kept": "v1/spec_decode/eagle.py:616",
-            "lm_head_shared": "v1/spec_decode/eagle.py:636", "speculators_layers": "transformers_utils/configs/speculators/algos.py:32",
-        }),
+        references=MappingProxyType(
+            {
+                "unknown_name": f"{_EAGLE3}:175",
+                "layers": f"{_EAGLE3}:123",
+                "draft_vocab_required": f"{_EAGLE3}:208",
+                "own_embed_kept": f"{_PROPOSER}:616",
+                "lm_head_shared": f"{_PROPOSER}:636",
+                "speculators_layers": f"{_ALGOS}:32",
+            }
+        ),
     ),
     Contract(
         "0.12.0",
-        unknown_name="KeyError", num_aux_from_config=False, norm_before_fc=False, fc_norm=False, norm_output=False,
-        attention_bias=False, full_vocab_d2t="tolerated", parallel_drafting=False,
-        speculators_types=frozenset({"eagle3"}), speculators_layers=None, runners=("V1",),
+        unknown_name="KeyError",
+        num_aux_from_config=False,
+        norm_before_fc=False,
+        fc_norm=False,
+        norm_output=False,
+        attention_bias=False,
+        full_vocab_d2t="tolerated",
+        parallel_drafting=False,
+        speculators_types=frozenset({"eagle3"}),
+        speculators_layers=None,
+        runners=("V1",),
         missing_architectures=_EAGLE3_NEWER | _DFLASH,
-        references=MappingProxyType({
-            "unknown_name": "model_executor/models/llama_eagle3.py:226", "layers": "model_executor/models/llama_eagle3.py:167",
-            "num_aux_from_config": "model_executor/models/llama_eagle3.py:172", "attention_bias": "model_executor/models/llama_eagle3.py:61",
-            "own_embed_kept": "v1/spec_decode/eagle.py:1043", "lm_head_shared": "v1/spec_decode/eagle.py:1091",
-            "top_level_ids": "v1/worker/gpu_model_runner.py:3632", "speculators_layers": "transformers_utils/configs/speculators/algos.py:34",
-            "speculators_aux": "transformers_utils/configs/speculators/algos.py:35",
-        }),
+        references=MappingProxyType(
+            {
+                "unknown_name": f"{_EAGLE3}:226",
+                "layers": f"{_EAGLE3}:167",
+                "num_aux_from_config": f"{_EAGLE3}:172",
+                "attention_bias": f"{_EAGLE3}:61",
+                "own_embed_kept": f"{_PROPOSER}:1043",
+                "lm_head_shared": f"{_PROPOSER}:1091",
+                "top_level_ids": f"{_RUNNER}:3632",
+                "speculators_layers": f"{_ALGOS}:34",
+                "speculators_aux": f"{_ALGOS}:35",
+            }
+        ),
     ),
     Contract(
         "0.17.0",
-        unknown_name="KeyError", num_aux_from_config=False, norm_before_fc=False, fc_norm=False, norm_output=False,
-        full_vocab_d2t="tolerated", speculators_types=frozenset({"eagle3"}), speculators_layers=None, runners=("V1",),
+        unknown_name="KeyError",
+        num_aux_from_config=False,
+        norm_before_fc=False,
+        fc_norm=False,
+        norm_output=False,
+        full_vocab_d2t="tolerated",
+        speculators_types=frozenset({"eagle3"}),
+        speculators_layers=None,
+        runners=("V1",),
         missing_architectures=_EAGLE3_NEWER | _DFLASH,
-        references=MappingProxyType({
-            "unknown_name": "model_executor/models/llama_eagle3.py:229", "num_aux_from_config": "model_executor/models/llama_eagle3.py:175",
-            "attention_bias": "model_executor/models/llama_eagle3.py:55", "parallel_drafting": "model_executor/models/llama_eagle3.py:299",
-            "top_level_ids": "v1/worker/gpu_model_runner.py:4419", "speculators_layers": "transformers_utils/configs/speculators/algos.py:37",
-            "runners": "envs.py:237",
-        }),
+        references=MappingProxyType(
+            {
+                "unknown_name": f"{_EAGLE3}:229",
+                "num_aux_from_config": f"{_EAGLE3}:175",
+                "attention_bias": f"{_EAGLE3}:55",
+                "parallel_drafting": f"{_EAGLE3}:299",
+                "top_level_ids": f"{_RUNNER}:4419",
+                "speculators_layers": f"{_ALGOS}:37",
+                "runners": "envs.py:237",
+            }
+        ),
     ),
     Contract(
         "0.25.0",
-        full_vocab_d2t="tolerated", speculators_types=frozenset({"eagle3", "peagle", "dflash", "dspark"}),
+        full_vocab_d2t="tolerated",
+        speculators_types=frozenset({"eagle3", "peagle", "dflash", "dspark"}),
         missing_architectures=frozenset({"DFlash2DraftModel", "DFlash2BeamDraftModel"}),
-        references=MappingProxyType({
-            "full_vocab_d2t": "model_executor/models/llama_eagle3.py:305", "num_aux_from_config": "model_executor/models/llama_eagle3.py:175-187",
-            "speculators_layers": "transformers_utils/configs/speculators/algos.py:41-48", "top_level_ids": "v1/worker/gpu_model_runner.py:5420",
-            "runners": "config/vllm.py:68-74,519-574",
-        }),
+        references=MappingProxyType(
+            {
+                "full_vocab_d2t": f"{_EAGLE3}:305",
+                "num_aux_from_config": f"{_EAGLE3}:175-187",
+                "speculators_layers": f"{_ALGOS}:41-48",
+                "top_level_ids": f"{_RUNNER}:5420",
+                "runners": "config/vllm.py:68-74,519-574",
+            }
+        ),
     ),
     Contract(
         "0.33.0",
         extra_architectures=frozenset({"Qwen3XPressModel", "DFlashQwen3XPressModel", "MuseSparkDSparkModel"}),
-        references=MappingProxyType({
-            "unknown_name": "model_executor/models/utils.py:458-480", "full_vocab_d2t": "model_executor/models/llama_eagle3.py:339",
-            "num_aux_from_config": "model_executor/models/llama_eagle3.py:209-221", "norm_before_fc": "model_executor/models/llama_eagle3.py:183-187",
-            "fc_norm": "model_executor/models/llama_eagle3.py:231-240", "norm_output": "model_executor/models/llama_eagle3.py:283-288",
-            "attention_bias": "model_executor/models/llama_eagle3.py:84", "own_embed_kept": "v1/worker/gpu/spec_decode/eagle/utils.py:18-34",
-            "lm_head_shared": "v1/worker/gpu/spec_decode/eagle/utils.py:107-119", "parallel_drafting": "model_executor/models/llama_eagle3.py:346",
-            "speculators_types": "transformers_utils/configs/speculators/algos.py:15-209", "speculators_aux": "transformers_utils/configs/speculators/algos.py:47",
-            "top_level_ids": "v1/worker/gpu/spec_decode/eagle/eagle3_utils.py:119", "runners": "config/vllm.py:731-767",
-        }),
+        references=MappingProxyType(
+            {
+                "unknown_name": "model_executor/models/utils.py:458-480",
+                "full_vocab_d2t": f"{_EAGLE3}:339",
+                "num_aux_from_config": f"{_EAGLE3}:209-221",
+                "norm_before_fc": f"{_EAGLE3}:183-187",
+                "fc_norm": f"{_EAGLE3}:231-240",
+                "norm_output": f"{_EAGLE3}:283-288",
+                "attention_bias": f"{_EAGLE3}:84",
+                "own_embed_kept": f"{_SHARE}:18-34",
+                "lm_head_shared": f"{_SHARE}:107-119",
+                "parallel_drafting": f"{_EAGLE3}:346",
+                "speculators_types": f"{_ALGOS}:15-209",
+                "speculators_aux": f"{_ALGOS}:47",
+                "top_level_ids": "v1/worker/gpu/spec_decode/eagle/eagle3_utils.py:119",
+                "runners": "config/vllm.py:731-767",
+            }
+        ),
     ),
-)  # fmt: skip
+)
 
 CONTRACTS: Mapping[str, Contract] = MappingProxyType({contract.version: contract for contract in _READ})

@@ -6,9 +6,8 @@ References: ``model_executor/models/qwen3_dflash.py``, ``qwen3_dflash2.py``, ``q
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ckpt_tools.engines.vllm.config import Fields
 from ckpt_tools.engines.vllm.layers import (
     attention,
     check_groups,
@@ -22,13 +21,20 @@ from ckpt_tools.engines.vllm.loading import GATE_UP, QKV, Built, Offered
 from ckpt_tools.engines.vllm.modules import Module, Parameter, load_error, norm, replicated, vocabulary
 from ckpt_tools.engines.vllm.refusal import refuse_class
 
+if TYPE_CHECKING:
+    from ckpt_tools.engines.vllm.config import Fields
+
 SIDE_FILE = "mask_embedding.pt"  # qwen3_dflash.py:894-931
 RENAMES: Mapping[str, str | None] = {
     "midlayer.": "layers.0.",
     "encoder.output_norm_enc.": "hidden_norm.",
     "encoder.fc.": "fc.",
 }
-_TOP = {"dflash": "DFlashQwen3ForCausalLM", "dflash2": "DFlash2Qwen3ForCausalLM", "dspark": "Qwen3DSparkForCausalLM"}
+_TOP = {
+    "dflash": "DFlashQwen3ForCausalLM",
+    "dflash2": "DFlash2Qwen3ForCausalLM",
+    "dspark": "Qwen3DSparkForCausalLM",
+}
 _INNER = {"dflash": "DFlashQwen3Model", "dflash2": "DFlash2Qwen3Model", "dspark": "Qwen3DSparkModel"}
 
 
@@ -93,7 +99,9 @@ def build(fields: Fields, kind: str, target_vocab: int, runner: str, side_files:
     model.children["layers"] = Module("ModuleList", children=layers)
     if aux:
         states = len(aux_layers(fields)) or count
-        model.children["fc"] = replicated(hidden, whole(fields.get("target_hidden_size") or hidden, "*") * states)
+        model.children["fc"] = replicated(
+            hidden, whole(fields.get("target_hidden_size") or hidden, "*") * states
+        )
     model.children |= {"hidden_norm": norm(hidden), "norm": norm(hidden)}
     draft_rows = vocabulary_size(draft_vocab)
     if kind == "dflash2":
@@ -103,7 +111,10 @@ def build(fields: Fields, kind: str, target_vocab: int, runner: str, side_files:
     root = Module(_TOP[kind], children={"model": model})
     if draft_rows != target_vocab if kind != "dspark" else draft_rows < target_vocab:
         root.parameters["draft_id_to_target_id"] = Parameter((draft_rows,), initial="default")
-    root.children |= {"lm_head": vocabulary("ParallelLMHead", draft_rows, hidden), "logits_processor": Module("LogitsProcessor")}
+    root.children |= {
+        "lm_head": vocabulary("ParallelLMHead", draft_rows, hidden),
+        "logits_processor": Module("LogitsProcessor"),
+    }
     built = Built(root, _prepare(kind, aux, mask_token, side_files, rows, draft_rows, target_vocab))
     if kind == "dspark":  # v1/worker/gpu/spec_decode/dspark/utils.py:131-149
         built.shares_embed, built.shares_head = rows <= target_vocab, draft_rows == target_vocab
@@ -151,7 +162,10 @@ def _check_window(fields: Fields, index: int, runner: str) -> None:
     kinds = fields.get("layer_types")
     sliding = [kind == "sliding_attention" for kind in kinds] if kinds is not None else []
     if runner == "V1" and 0 < sum(sliding) < len(sliding):
-        raise refuse_class("NotImplementedError", "DFlash drafters with mixed sliding/full attention require the V2 model runner")
+        raise refuse_class(
+            "NotImplementedError",
+            "DFlash drafters with mixed sliding/full attention require the V2 model runner",
+        )
     forced = nested.get("use_swa", False)
     if kinds is None or (forced and not any(sliding)):
         slides = bool(forced)
@@ -173,14 +187,17 @@ def _selector(settings: Mapping[str, Any], rows: int, hidden: int) -> Module:
     rank = _required(settings, "selector_rank")
     _required(settings, "selector_top_k")
     books = {name: Parameter((rows, rank)) for name in ("predecessor_codebook", "successor_codebook")}
-    return Module("CandidateSelector", parameters=books, children={"hidden_projection": replicated(rank, hidden)})
+    return Module(
+        "CandidateSelector", parameters=books, children={"hidden_projection": replicated(rank, hidden)}
+    )
 
 
 def _dspark_heads(model: Module, fields: Fields, rows: int, draft_rows: int, hidden: int) -> None:
     rank = whole(fields.need("markov_rank"), "*")
     first = Module("Embedding", parameters={"weight": Parameter((rows, rank))})
     model.children["markov_head"] = Module(
-        "DSparkMarkovHead", children={"markov_w1": first, "markov_w2": vocabulary("ParallelLMHead", draft_rows, rank)}
+        "DSparkMarkovHead",
+        children={"markov_w1": first, "markov_w2": vocabulary("ParallelLMHead", draft_rows, rank)},
     )
     if fields.get("enable_confidence_head", False):
         width = hidden + (rank if fields.get("confidence_head_with_markov", False) else 0)
@@ -190,7 +207,13 @@ def _dspark_heads(model: Module, fields: Fields, rows: int, draft_rows: int, hid
 
 
 def _prepare(
-    kind: str, aux: bool, mask_token: Any, side_files: frozenset[str], rows: int, draft_rows: int, target_vocab: int
+    kind: str,
+    aux: bool,
+    mask_token: Any,
+    side_files: frozenset[str],
+    rows: int,
+    draft_rows: int,
+    target_vocab: int,
 ) -> Callable[[Built, list[Offered]], list[Offered]]:
     """The classes' own pass over the names (qwen3_dflash.py:846-892, qwen3_dspark.py:302-372)."""
 
@@ -211,13 +234,21 @@ def _prepare(
             built.own_head |= "lm_head" in name
             confident |= "confidence_head" in name
             named[name] = Offered(tensor.source, name, tensor.shape)
-        dropped = {"draft_id_to_target_id": not mapped, "embed_tokens": not built.own_embed, "fc.": not aux and kind != "dspark"}
+        dropped = {
+            "draft_id_to_target_id": not mapped,
+            "embed_tokens": not built.own_embed,
+            "fc.": not aux and kind != "dspark",
+        }
         if kind == "dspark":
             _check_dspark(built, mapped, rows, draft_rows, target_vocab)
             model = built.root.children["model"]
             if not confident:
                 model.children.pop("confidence_head", None)
-            dropped |= {"mask_embedding": True, "lm_head": not built.own_head, "confidence_head": "confidence_head" not in model.children}
+            dropped |= {
+                "mask_embedding": True,
+                "lm_head": not built.own_head,
+                "confidence_head": "confidence_head" not in model.children,
+            }
         elif SIDE_FILE in side_files and mask_token is not None:
             mask = built.root.children["model"].parameters["mask_embedding"]
             mask.sources.append(SIDE_FILE)
@@ -233,8 +264,15 @@ def _prepare(
 def _check_dspark(built: Built, mapped: bool, rows: int, draft_rows: int, target_vocab: int) -> None:
     """The only drafts that vLLM checks for completeness (qwen3_dspark.py:341-357)."""
     if rows > target_vocab and not built.own_embed:
-        raise load_error("ValueError", "Qwen3 DSpark checkpoints whose input vocab_size is larger than the target vocabulary must include embed_tokens weights.")
+        raise load_error(
+            "ValueError",
+            "Qwen3 DSpark checkpoints whose input vocab_size is larger than the target vocabulary must include embed_tokens weights.",
+        )
     if draft_rows < target_vocab and not built.own_head:
-        raise load_error("ValueError", "Reduced-vocabulary Qwen3 DSpark checkpoints must include lm_head weights")
+        raise load_error(
+            "ValueError", "Reduced-vocabulary Qwen3 DSpark checkpoints must include lm_head weights"
+        )
     if draft_rows < target_vocab and not mapped:
-        raise load_error("ValueError", "Reduced-vocabulary Qwen3 DSpark checkpoints must include a d2t mapping")
+        raise load_error(
+            "ValueError", "Reduced-vocabulary Qwen3 DSpark checkpoints must include a d2t mapping"
+        )

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from ckpt_tools.engines.vllm.config import Fields
+from typing import TYPE_CHECKING
+
 from ckpt_tools.engines.vllm.layers import llama_layer, vocabulary_size, whole
 from ckpt_tools.engines.vllm.loading import GATE_UP, QKV, Built, Offered
 from ckpt_tools.engines.vllm.modules import Module, replicated, vocabulary
+
+if TYPE_CHECKING:
+    from ckpt_tools.engines.vllm.config import Fields
 
 
 def build(fields: Fields, target_layers: int | None) -> Built:
@@ -34,7 +38,12 @@ def build(fields: Fields, target_layers: int | None) -> Built:
             "fc": replicated(hidden, 2 * hidden),
         },
     )
-    return Built(Module("EagleLlamaForCausalLM", children={"model": model, "logits_processor": Module("LogitsProcessor")}), _prepare)
+    return Built(
+        Module(
+            "EagleLlamaForCausalLM", children={"model": model, "logits_processor": Module("LogitsProcessor")}
+        ),
+        _prepare,
+    )
 
 
 def _prepare(built: Built, tensors: list[Offered]) -> list[Offered]:

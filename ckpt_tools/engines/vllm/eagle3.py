@@ -6,17 +6,22 @@ References: ``model_executor/models/llama_eagle3.py``, ``qwen3_eagle3.py``, ``de
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ckpt_tools.engines.vllm.config import Fields
-from ckpt_tools.engines.vllm.contract import Contract
 from ckpt_tools.engines.vllm.layers import llama_layer, mla_layer, qwen3_layer, vocabulary_size, whole
 from ckpt_tools.engines.vllm.loading import GATE_UP, QKV, Built, Offered
-from ckpt_tools.engines.vllm.modules import Module, Parameter, load_error, norm, replicated, vocabulary
+from ckpt_tools.engines.vllm.modules import Module, Parameter, load_error, norm, numel, replicated, vocabulary
 from ckpt_tools.engines.vllm.refusal import refuse_class
 
-MLA_STACKED = {**GATE_UP, ".q_a_proj": (".fused_qkv_a_proj", 0), ".kv_a_proj_with_mqa": (".fused_qkv_a_proj", 1)}
+if TYPE_CHECKING:
+    from ckpt_tools.engines.vllm.config import Fields
+    from ckpt_tools.engines.vllm.contract import Contract
+
+MLA_STACKED = {
+    **GATE_UP,
+    ".q_a_proj": (".fused_qkv_a_proj", 0),
+    ".kv_a_proj_with_mqa": (".fused_qkv_a_proj", 1),
+}
 
 
 def eagle_config(fields: Fields) -> Mapping[str, Any]:
@@ -70,23 +75,26 @@ def build(fields: Fields, kind: str, target_vocab: int, contract: Contract, *, p
     draft_vocab = fields.get("draft_vocab_size")
     if draft_vocab is None:
         if contract.draft_vocab_required and "draft_vocab_size" not in fields:
-            raise refuse_class("AttributeError", f"'{fields.owner}' object has no attribute 'draft_vocab_size'")
+            raise refuse_class(
+                "AttributeError", f"'{fields.owner}' object has no attribute 'draft_vocab_size'"
+            )
         draft_vocab = vocab
     rows, hidden = vocabulary_size(fields.need("vocab_size")), whole(fields.need("hidden_size"), "*")
-    cls, top, layer = _CLASSES[kind]
+    cls, top = _CLASSES[kind]
     aux = kind == "mla" or uses_aux(fields)
     before_fc = kind != "mla" and norm_before_fc(fields, contract)
     count = fields.need("num_hidden_layers") if contract.layers is None else contract.layers
     model = Module(
         cls,
         own_loader=True,
+        key_errors=contract.unknown_name == "KeyError",
         renames={"midlayer.": "layers.0."},
         stacked=MLA_STACKED if kind == "mla" else {**QKV, **GATE_UP},
         children={"embed_tokens": vocabulary("VocabParallelEmbedding", rows, hidden)},
     )
     layers = Module("ModuleList")
     for index in range(whole(count, "range")):
-        layers.children[str(index)] = layer(fields, index, 2 * hidden if index == 0 else hidden, contract)
+        layers.children[str(index)] = _layer(fields, kind, index, contract)
         layers.children[str(index)].children["hidden_norm"] = norm(hidden)
     model.children["layers"] = layers
     width = 0
@@ -111,7 +119,9 @@ def build(fields: Fields, kind: str, target_vocab: int, contract: Contract, *, p
     return Built(root, _prepare(parallel, width, kind != "mla", aux, before_fc))
 
 
-def _prepare(parallel: bool, width: int, mask: bool, aux: bool, before_fc: bool) -> Callable[[Built, list[Offered]], list[Offered]]:
+def _prepare(
+    parallel: bool, width: int, mask: bool, aux: bool, before_fc: bool
+) -> Callable[[Built, list[Offered]], list[Offered]]:
     """The class's own pass over the names (llama_eagle3.py:415-470)."""
 
     def prepare(built: Built, tensors: list[Offered]) -> list[Offered]:
@@ -125,8 +135,11 @@ def _prepare(parallel: bool, width: int, mask: bool, aux: bool, before_fc: bool)
                 name, mapped = name.replace("d2t", "draft_id_to_target_id"), True
             elif mask and "mask_hidden" in name:
                 if parallel:
-                    if prod(tensor.shape) != width:
-                        raise load_error("RuntimeError", f"The expanded size of the tensor ({width}) must match the existing size ({prod(tensor.shape)})")
+                    if numel(tensor.shape) != width:
+                        raise load_error(
+                            "RuntimeError",
+                            f"The expanded size of the tensor ({width}) must match the existing size ({numel(tensor.shape)})",
+                        )
                     built.held.append(tensor.source)
                     masked = True
                 continue
@@ -136,8 +149,15 @@ def _prepare(parallel: bool, width: int, mask: bool, aux: bool, before_fc: bool)
             built.own_head |= "lm_head" in name
             named[name] = Offered(tensor.source, name, tensor.shape)
         if parallel and not masked:
-            raise load_error("ValueError", "mask_hidden not found in weights but model is configured for parallel drafting.")
-        dropped = {"mask_hidden": mask, "draft_id_to_target_id": not mapped, "embed_tokens": not built.own_embed}
+            raise load_error(
+                "ValueError",
+                "mask_hidden not found in weights but model is configured for parallel drafting.",
+            )
+        dropped = {
+            "mask_hidden": mask,
+            "draft_id_to_target_id": not mapped,
+            "embed_tokens": not built.own_embed,
+        }
         dropped |= {"fc.": not aux, "input_norm.": mask and not before_fc}
         built.root.renames = dict.fromkeys(key for key, on in dropped.items() if on)
         return list(named.values())
@@ -145,21 +165,19 @@ def _prepare(parallel: bool, width: int, mask: bool, aux: bool, before_fc: bool)
     return prepare
 
 
-def _llama(fields: Fields, index: int, inp: int, contract: Contract) -> Module:
+def _layer(fields: Fields, kind: str, index: int, contract: Contract) -> Module:
+    """Layer 0 takes the embedding beside the hidden state: twice the width."""
+    inp = fields.need("hidden_size") * (2 if index == 0 else 1)
+    if kind == "mla":
+        return mla_layer(fields, inp)
+    if kind == "qwen3":
+        return qwen3_layer(fields, inp)
     bias = contract.attention_bias and bool(fields.get("attention_bias", False))
     return llama_layer(fields, index, inp, qkv_bias=bias)
 
 
-def _qwen3(fields: Fields, index: int, inp: int, contract: Contract) -> Module:
-    return qwen3_layer(fields, inp)
-
-
-def _mla(fields: Fields, index: int, inp: int, contract: Contract) -> Module:
-    return mla_layer(fields, inp)
-
-
-_CLASSES: Mapping[str, tuple[str, str, Callable[[Fields, int, int, Contract], Module]]] = {
-    "llama": ("LlamaModel", "Eagle3LlamaForCausalLM", _llama),
-    "qwen3": ("Qwen3Eagle3Model", "Eagle3Qwen3ForCausalLM", _qwen3),
-    "mla": ("DeepseekV2Eagle3Model", "Eagle3DeepseekV2ForCausalLM", _mla),
+_CLASSES: Mapping[str, tuple[str, str]] = {
+    "llama": ("LlamaModel", "Eagle3LlamaForCausalLM"),
+    "qwen3": ("Qwen3Eagle3Model", "Eagle3Qwen3ForCausalLM"),
+    "mla": ("DeepseekV2Eagle3Model", "Eagle3DeepseekV2ForCausalLM"),
 }

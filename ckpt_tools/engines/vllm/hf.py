@@ -9,13 +9,15 @@ classes themselves (``data/config_classes.json``).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.engines.vllm.refusal import refuse_config
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 DATA = Path(__file__).parent / "data"
 Attributes = dict[str, Any]
@@ -71,14 +73,21 @@ def auto_config(config: Mapping[str, Any]) -> Attributes:
     if model_type == "mistral" and "layer_types" in config:
         model_type = "ministral"
     if not isinstance(model_type, str) or model_type not in classes():
-        raise refuse_config("ValueError", f"The checkpoint you are trying to load has model type `{model_type}`")
-    return {"model_type": model_type, **_construct(classes()[model_type], {**config, "model_type": model_type})}
+        raise refuse_config(
+            "ValueError", f"The checkpoint you are trying to load has model type `{model_type}`"
+        )
+    return {
+        "model_type": model_type,
+        **_construct(classes()[model_type], {**config, "model_type": model_type}),
+    }
 
 
 def bare_config(values: Mapping[str, Any]) -> Attributes:
     """The attributes of a class that adds no defaults (``SpeculatorsConfig``): the given values, rope normalised."""
     attributes = {k: v for k, v in deepcopy(dict(values)).items() if k != "model_type"}
-    if "rope_scaling" in attributes:  # a property that writes rope_parameters (configuration_utils.py:589-590)
+    if (
+        "rope_scaling" in attributes
+    ):  # a property that writes rope_parameters (configuration_utils.py:589-590)
         attributes["rope_parameters"] = attributes.pop("rope_scaling")
     attributes.setdefault("architectures", None)
     if "torch_dtype" in attributes:  # a property that writes dtype as it is (configuration_utils.py:512-514)
@@ -167,7 +176,9 @@ def _derive(attributes: Attributes, derived: tuple[str, ...]) -> None:
         elif "layers_alternate" in derived:
             attributes["layer_types"] = ["full_attention" if i % 2 else "sliding_attention" for i in layers]
         elif "layers_chunked" in derived:  # every fourth layer has no rope and attends to everything
-            attributes["layer_types"] = ["chunked_attention" if (i + 1) % 4 else "full_attention" for i in layers]
+            attributes["layer_types"] = [
+                "chunked_attention" if (i + 1) % 4 else "full_attention" for i in layers
+            ]
 
 
 def _convert_rope(attributes: Attributes, values: dict[str, Any], default_theta: float) -> None:
@@ -189,7 +200,9 @@ def _convert_rope(attributes: Attributes, values: dict[str, Any], default_theta:
             part.setdefault("partial_rotary_factor", partial)
         part.setdefault("rope_type", part.get("type", "default"))
         if part["rope_type"] in ("llama3", "yarn", "longrope"):
-            original = values.get("original_max_position_embeddings", attributes.get("original_max_position_embeddings"))
+            original = values.get(
+                "original_max_position_embeddings", attributes.get("original_max_position_embeddings")
+            )
             if original is not None:
                 part["original_max_position_embeddings"] = original
             else:
@@ -233,7 +246,9 @@ def validate_rope(attributes: Attributes) -> None:
         kind = part.setdefault("rope_type", part.get("type", "default"))
         missing = ROPE_REQUIRED.get(kind, frozenset()) - set(part)
         if missing:
-            raise refuse_config("KeyError", f"Missing required keys in `rope_parameters` for 'rope_type'='{kind}'")
+            raise refuse_config(
+                "KeyError", f"Missing required keys in `rope_parameters` for 'rope_type'='{kind}'"
+            )
         share = part.get("partial_rotary_factor", 1.0)
         if isinstance(head_dim, int) and head_dim > 4 and head_dim % 2 and int(head_dim * share) == head_dim:
             raise _class_validation("validate_rope", "RoPE requires an even rotary dimension")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ckpt_tools.engines.vllm.config import Fields
-from ckpt_tools.engines.vllm.modules import Module, column, fused, norm, replicated, row
+from ckpt_tools.engines.vllm.modules import Module, ShardId, column, fused, norm, replicated, row
 from ckpt_tools.engines.vllm.refusal import refuse_class
+
+if TYPE_CHECKING:
+    from ckpt_tools.engines.vllm.config import Fields
 
 # model_executor/layers/rotary_embedding/__init__.py:102-350
 ROPE_TYPES = frozenset(
@@ -17,10 +19,9 @@ ROPE_TYPES = frozenset(
 
 def whole(value: Any, operation: str) -> int:
     """A number that the engine computes with; anything else is its TypeError."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        kind = type(value).__name__
-        raise refuse_class("TypeError", f"unsupported operand type(s) for {operation}: '{kind}'")
-    return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    raise refuse_class("TypeError", f"unsupported operand type(s) for {operation}: '{type(value).__name__}'")
 
 
 def vocabulary_size(value: Any) -> int:
@@ -56,7 +57,9 @@ def check_window(fields: Fields, index: int) -> None:
     kinds = fields.get("layer_types")
     if kinds:
         if index >= len(kinds):
-            raise refuse_class("AssertionError", f"effective_layer_idx: {index} is out of bounds for layer_types: {kinds}")
+            raise refuse_class(
+                "AssertionError", f"effective_layer_idx: {index} is out of bounds for layer_types: {kinds}"
+            )
         if kinds[index] == "sliding_attention":
             fields.need("sliding_window")
 
@@ -79,12 +82,16 @@ def check_groups(heads: int, groups: int) -> None:
     if groups == 0:
         raise refuse_class("ZeroDivisionError", "integer")
     if heads % groups:
-        raise refuse_class("AssertionError", f"num_heads ({heads}) is not divisible by num_kv_heads ({groups})")
+        raise refuse_class(
+            "AssertionError", f"num_heads ({heads}) is not divisible by num_kv_heads ({groups})"
+        )
 
 
-def attention(heads: int, groups: int, head_dim: int, inp: int, out: int, *, qkv_bias: bool, o_bias: bool) -> Module:
+def attention(
+    heads: int, groups: int, head_dim: int, inp: int, out: int, *, qkv_bias: bool, o_bias: bool
+) -> Module:
     """Self-attention of the llama family: fused q/k/v over ``inp`` columns, o_proj to ``out`` rows."""
-    parts = {"q": heads * head_dim, "k": groups * head_dim, "v": groups * head_dim}
+    parts: dict[ShardId, int] = {"q": heads * head_dim, "k": groups * head_dim, "v": groups * head_dim}
     return Module(
         "LlamaAttention",
         children={
@@ -166,7 +173,7 @@ def mla_layer(fields: Fields, inp: int) -> Module:
         raise refuse_class("ZeroDivisionError", "0.0 cannot be raised to a negative power")
     children: dict[str, Module] = {}
     if q_rank is not None:
-        parts = {0: q_rank, 1: rank + rope}
+        parts: dict[ShardId, int] = {0: q_rank, 1: rank + rope}
         children["fused_qkv_a_proj"] = fused("DeepSeekV2FusedQkvAProjLinear", parts, inp)
         children["q_a_layernorm"] = norm(q_rank)
         children["q_b_proj"] = column(heads * (nope + rope), q_rank)
@@ -179,7 +186,10 @@ def mla_layer(fields: Fields, inp: int) -> Module:
     children["rotary_emb"] = Module("RotaryEmbedding")
     children["mla_attn"] = Module("MultiHeadLatentAttentionWrapper")
     _check_mla_rope(fields)
-    layer = Module("DeepseekV2Eagle3DecoderLayer", children={"self_attn": Module("DeepseekV2MLAAttention", children=children)})
+    layer = Module(
+        "DeepseekV2Eagle3DecoderLayer",
+        children={"self_attn": Module("DeepseekV2MLAAttention", children=children)},
+    )
     layer.children["mlp"] = mlp(fields, "DeepseekV2MLP")
     fields.need("rms_norm_eps")
     layer.children |= {"input_layernorm": norm(hidden), "post_attention_layernorm": norm(hidden)}
@@ -190,7 +200,8 @@ def _check_mla_rope(fields: Fields) -> None:
     """Any rope but the default becomes deepseek's own yarn, which needs two keys (deepseek_v2.py:1115-1136)."""
     rope = fields.need("rope_parameters")
     if rope["rope_type"] == "default":
-        return check_rope(fields)
+        check_rope(fields)
+        return
     for key in ("factor", "original_max_position_embeddings"):
         if key not in rope:
             raise refuse_class("KeyError", f"'{key}'")

@@ -6,10 +6,14 @@ place, except that any unexpected ``*.bias`` and the rotary caches of old checkp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ckpt_tools.engines.vllm.modules import Module, Parameter, Shape, ShardId, load_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
 
 # model_executor/models/utils.py:233-240
 ROTARY_CACHES: Mapping[str, str | None] = dict.fromkeys(
@@ -20,7 +24,21 @@ QKV: Mapping[str, tuple[str, ShardId]] = {
     ".k_proj": (".qkv_proj", "k"),
     ".v_proj": (".qkv_proj", "v"),
 }
-GATE_UP: Mapping[str, tuple[str, ShardId]] = {".gate_proj": (".gate_up_proj", 0), ".up_proj": (".gate_up_proj", 1)}
+# model_executor/layers/quantization/base_config.py:109-116 and :217-256
+CACHE_SUFFIXES = (".q_scale", ".k_scale", ".v_scale", ".q_zero_point", ".k_zero_point", ".v_zero_point")
+CACHE_SCALES = (
+    (r"\.kv_scale$", ".attn.k_scale"),
+    (r"\.self_attn\.[kv]_proj\.([kv])_scale$", r".self_attn.attn.\1_scale"),
+    (r"\.self_attn\.qk(?:qk)?v_proj\.([kv])_scale$", r".self_attn.attn.\1_scale"),
+    (r"\.self_attn\.q\.scale$", ".self_attn.attn.q_scale"),
+    (r"\.self_attn\.([kv])_cache\.scale$", r".self_attn.attn.\1_scale"),
+    (r"(?<!\.attn)\.([qkv])_scale$", r".attn.\1_scale"),
+    (r"(?<!\.attn)\.([qkv])_zero_point$", r".attn.\1_zero_point"),
+)
+GATE_UP: Mapping[str, tuple[str, ShardId]] = {
+    ".gate_proj": (".gate_up_proj", 0),
+    ".up_proj": (".gate_up_proj", 1),
+}
 
 
 @dataclass
@@ -63,22 +81,25 @@ def load(built: Built, tensors: Iterable[tuple[str, Shape]]) -> None:
     """
     offered = built.prepare(built, [Offered(name, name, shape) for name, shape in tensors])
     for tensor in offered:
-        mapped = rename(tensor.name, {**built.root.renames, **ROTARY_CACHES}, built.root.stacked)
+        mapped = rename(tensor.name, built.root)
         if mapped is not None:
             _enter(built.root, "", built.root, mapped[0], mapped[1], tensor)
 
 
-def rename(
-    name: str, substrings: Mapping[str, str | None], stacked: Mapping[str, tuple[str, ShardId]]
-) -> tuple[str, ShardId] | None:
-    """``WeightsMapper``: substrings in order, ``None`` drops; then the stacked ones, which also name a shard."""
-    for old, new in substrings.items():
+def rename(name: str, loader: Module) -> tuple[str, ShardId] | None:
+    """A loader's ``WeightsMapper``: substrings in order, ``None`` drops; then the stacked ones, which also name a shard."""
+    if loader.quantised:
+        if name.endswith(".g_idx"):
+            return None
+        for pattern, place in CACHE_SCALES:
+            name = re.sub(pattern, place, name)
+    for old, new in {**loader.renames, **ROTARY_CACHES}.items():
         if old in name:
             if new is None:
                 return None
             name = name.replace(old, new, 1)
     shard: ShardId = None
-    for old, (stacked_name, stacked_shard) in stacked.items():
+    for old, (stacked_name, stacked_shard) in loader.stacked.items():
         if old in name:
             name, shard = name.replace(old, stacked_name, 1), stacked_shard
     return name, shard
@@ -87,9 +108,12 @@ def rename(
 def _enter(loader: Module, prefix: str, module: Module, rest: str, shard: ShardId, tensor: Offered) -> None:
     """One step of the walk: ``rest`` is the name below ``module``, whose full name for this loader is ``prefix``."""
     if module is not loader and module.own_loader:
-        mapped = rename(rest, {**module.renames, **ROTARY_CACHES}, module.stacked)
-        if mapped is not None:
-            _enter(module, "", module, mapped[0], mapped[1], tensor)
+        mapped = rename(rest, module)
+        if mapped is None:
+            return
+        if module.key_errors and mapped[0] not in dict(module.walk()):
+            raise load_error("KeyError", repr(mapped[0]))
+        _enter(module, "", module, mapped[0], mapped[1], tensor)
         return
     if module.linear:
         _linear(module, rest, shard, tensor)
@@ -100,15 +124,17 @@ def _enter(loader: Module, prefix: str, module: Module, rest: str, shard: ShardI
         _enter(loader, name, module.children[head], tail if dot else "", shard, tensor)
     elif head in module.parameters:
         _parameter(module.parameters[head], name, tail, tensor, shard)
-    elif not name.endswith(".bias"):
+    elif not name.endswith((".bias", *(CACHE_SUFFIXES if loader.quantised else ()))):
         raise load_error("ValueError", f"There is no module or parameter named '{name}' in {loader.cls}.")
 
 
 def _parameter(parameter: Parameter, name: str, tail: str, tensor: Offered, shard: ShardId) -> None:
     if tail:
-        if f"{name}.{tail}".endswith(".bias"):
+        if tail.endswith(".bias") or tail == "bias":
             return
-        raise load_error("ValueError", f"Attempted to load nested weight '{name}.{tail}' into a single parameter '{name}'")
+        raise load_error(
+            "ValueError", f"Attempted to load nested weight '{name}.{tail}' into a single parameter '{name}'"
+        )
     parameter.load(tensor.source, tensor.shape, shard if parameter.shards else None)
 
 

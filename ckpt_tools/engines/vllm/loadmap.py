@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
-from ckpt_tools.engines.vllm import dflash, eagle, eagle3
+from ckpt_tools.engines.vllm import dflash, eagle, eagle3, sharing
 from ckpt_tools.engines.vllm.config import Resolved, resolve_config
 from ckpt_tools.engines.vllm.contract import CONTRACTS, Contract
 from ckpt_tools.engines.vllm.loading import Built, load
-from ckpt_tools.engines.vllm.modules import Module, Parameter, Shape
+from ckpt_tools.engines.vllm.quantization import NotModelled, quantise
 from ckpt_tools.engines.vllm.refusal import Refused
-from ckpt_tools.engines.vllm.registry import drafts
+from ckpt_tools.engines.vllm.registry import class_of, kind_of
 from ckpt_tools.engines.vllm.runners import check_runner, default_runner
 from ckpt_tools.model import Checkpoint, Engine, Fill, LoadMap, Target
 
-ENGINE = "vllm"
+if TYPE_CHECKING:
+    from ckpt_tools.engines.vllm.modules import Parameter, Shape
 
 
 def load_map(
@@ -24,7 +24,6 @@ def load_map(
     checkpoint: Checkpoint,
     target: Target | None = None,
     *,
-    algorithm: str | None = None,
     method: str | None = None,
     runner: str | None = None,
 ) -> LoadMap:
@@ -34,50 +33,63 @@ def load_map(
         engine: Name and version; its ``contract`` names the release.
         checkpoint: The draft.
         target: What it is served with. Without one, a target of the draft's own ``vocab_size``.
-        algorithm: Of the draft, as its format says; not read by vLLM.
         method: The ``method`` of ``--speculative-config``; ``None`` derives it from the draft.
         runner: ``V1`` or ``V2``; ``None`` is the runner that this release takes by default.
+
+    Returns:
+        After a refusal while loading, what had been copied by then. A class that this package doesn't model
+        (Llama 4, MiniCPM, Cohere, the MTP heads, rare quantisations) gives its name, no parameters and no refusal.
     """
     contract = CONTRACTS[engine.contract]
-    config = checkpoint.config or {}
+    everything = tuple(checkpoint.tensors)
     try:
-        resolved = resolve_config(config, method, contract)
-        runner = runner or default_runner(resolved, contract)
-        check_runner(resolved, runner)
-        built = build(resolved, checkpoint, target, contract, runner)
+        resolved = resolve_config(checkpoint.config or {}, method, contract)
+        chosen = runner or default_runner(resolved, contract)
+        check_runner(resolved, chosen)
+        built = _build(resolved, checkpoint, target, contract, chosen)
+        if built is not None:
+            quantise(
+                built.root,
+                resolved.fields.get("quantization_config"),
+                {name: info.dtype for name, info in checkpoint.tensors.items()},
+                target.num_hidden_layers if target is not None else None,
+            )
+    except NotModelled:
+        built = None
     except Refused as refused:
-        return LoadMap({}, tuple(checkpoint.tensors), str(refused), None, refused.stage)
-    error: Refused | None = None
+        return LoadMap({}, everything, str(refused), None, refused.stage)
+    if built is None:
+        return LoadMap({}, (), None, class_of(resolved.architecture))
+    error: str | None = None
     try:
         load(built, _tensors(checkpoint))
     except Refused as refused:
-        error = refused
-    parameters = {name: _fill(name, parameter, built) for name, parameter in built.root.walk()}
-    used = {source for _, p in built.root.walk() for source in p.sources} | set(built.held)
-    unused = tuple(name for name in checkpoint.tensors if name not in used)
-    if error is not None:
-        return LoadMap(parameters, unused, str(error), built.root.cls, "load")
-    return LoadMap(parameters, unused, None, built.root.cls)
+        error = str(refused)
+    owners = _owners(built, target, contract, chosen)
+    walked = dict(built.root.walk())
+    parameters = {name: _fill(parameter, owners.get(name)) for name, parameter in walked.items()}
+    used = {source for parameter in walked.values() for source in parameter.sources} | set(built.held)
+    unused = tuple(name for name in everything if name not in used)
+    return LoadMap(parameters, unused, error, built.root.cls, None if error is None else "load")
 
 
-def build(resolved: Resolved, checkpoint: Checkpoint, target: Target | None, contract: Contract, runner: str) -> Built:
-    fields = resolved.fields
-    vocab = target.vocab_size if target is not None and target.vocab_size is not None else fields.get("vocab_size", 0)
-    module, cls = drafts().get(resolved.architecture, ("", ""))
-    kind = {"llama_eagle3": "llama", "qwen3_eagle3": "qwen3", "deepseek_eagle3": "mla"}.get(module)
-    if kind is not None:
+def _build(
+    resolved: Resolved, checkpoint: Checkpoint, target: Target | None, contract: Contract, runner: str
+) -> Built | None:
+    fields, kind = resolved.fields, kind_of(resolved.architecture)
+    vocab = target.vocab_size if target is not None else None
+    vocab = fields.get("vocab_size", 0) if vocab is None else vocab
+    if kind in ("llama", "qwen3", "mla"):
         return eagle3.build(fields, kind, vocab, contract, parallel=resolved.parallel_drafting)
-    if module == "llama_eagle":
+    if kind == "eagle":
         return eagle.build(fields, target.num_hidden_layers if target is not None else None)
-    kind = {"qwen3_dflash": "dflash", "qwen3_dflash2": "dflash2", "qwen3_dspark": "dspark"}.get(module)
     if kind is not None:
-        files = frozenset(info.name for info in checkpoint.files)
-        return dflash.build(fields, kind, vocab, runner, files)
-    raise NotImplementedError(resolved.architecture)
+        return dflash.build(fields, kind, vocab, runner, frozenset(info.name for info in checkpoint.files))
+    return None
 
 
-def _tensors(checkpoint: Checkpoint) -> Iterable[tuple[str, Shape]]:
-    """Files in natural order, names sorted within each: the order of safetensors' ``keys()`` (weight_utils.py:1098,1191)."""
+def _tensors(checkpoint: Checkpoint) -> list[tuple[str, Shape]]:
+    """Files in natural order, names sorted within each (``weight_utils.py:1098,1191``; safetensors' ``keys()``)."""
     infos = sorted(checkpoint.tensors.values(), key=lambda info: (_natural(info.file), info.name))
     return [(info.name, info.shape) for info in infos]
 
@@ -87,16 +99,34 @@ def _natural(name: str) -> list[tuple[int, int, str]]:
     return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts]
 
 
-def _fill(name: str, parameter: Parameter, built: Built) -> Fill:
-    shared = (built.shares_embed and not built.own_embed and name.endswith("embed_tokens.weight")) or (
-        built.shares_head and not built.own_head and name.endswith("lm_head.weight")
-    )
+def _owners(
+    built: Built, target: Target | None, contract: Contract, runner: str
+) -> dict[str, sharing.Shared]:
+    """Who owns the embedding and the head, by parameter name."""
+    walked = dict(built.root.walk())
+    owners: dict[str, sharing.Shared] = {}
+    if built.shares_embed:
+        embed = walked["model.embed_tokens.weight"]
+        size = (embed.rows, embed.shape[1])
+        theirs = (target.vocab_size, target.hidden_size) if target is not None else (None, None)
+        owners["model.embed_tokens.weight"] = sharing.embedding(
+            contract, runner, built.own_embed, size, theirs
+        )
+    if built.shares_head and "lm_head.weight" in walked:
+        vocab = target.vocab_size if target is not None else None
+        owners["lm_head.weight"] = sharing.head(
+            contract, built.own_head, walked["lm_head.weight"].rows, vocab
+        )
+    return owners
+
+
+def _fill(parameter: Parameter, owner: sharing.Shared | None) -> Fill:
+    if owner is not None and owner.owner == "target":
+        return Fill((), "target", owner.problem)
     sources = tuple(sorted(parameter.sources))
     cut = "; ".join(parameter.cuts) or None
-    if shared:
-        return Fill((), "target")
     if parameter.complete:
         return Fill(sources, "checkpoint", cut)
     if sources:
         return Fill(sources, "partly", cut)
-    return Fill((), parameter.initial)
+    return Fill((), parameter.initial, owner.problem if owner is not None else None)

@@ -6,17 +6,19 @@ its dots, and each part must be a child module or a parameter.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from math import prod
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ckpt_tools.engines.vllm.refusal import Refused
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
 Shape = tuple[int, ...]
 ShardId = str | int | None
-# plain: exact shape; replicated: exact, named error; column/row: narrowed along rows/columns; vocab: rows exact
-Rule = Literal["plain", "replicated", "column", "row", "row_bias", "vocab"]
+# plain: exact shape; replicated: exact, named error; column/row: narrowed along the output or input axis; vocab: rows
+# exact; scale: one number per shard
+Rule = Literal["plain", "replicated", "column", "row", "row_bias", "vocab", "scale"]
 
 
 @dataclass
@@ -29,6 +31,7 @@ class Parameter:
         initial: What it holds when nothing is copied: ``default`` (norms of ones, maps of zeros) or ``nothing``.
         shards: Of a fused parameter: shard -> (first row, rows).
         rows: Rows of a vocabulary without padding.
+        out_axis: The axis of the layer's outputs; 1 where a quantised weight is stored transposed.
     """
 
     shape: Shape
@@ -36,14 +39,20 @@ class Parameter:
     initial: Literal["default", "nothing"] = "nothing"
     shards: Mapping[ShardId, tuple[int, int]] = field(default_factory=dict)
     rows: int = 0
+    out_axis: int = 0
     filled: set[ShardId] = field(default_factory=set)
     sources: list[str] = field(default_factory=list)
     cuts: list[str] = field(default_factory=list)
 
     @property
+    def numel(self) -> int:
+        """Number of elements."""
+        return numel(self.shape)
+
+    @property
     def complete(self) -> bool:
         """Every row was written."""
-        if not prod(self.shape):
+        if self.numel == 0:
             return True
         needed = {shard for shard, (_, rows) in self.shards.items() if rows} or {None}
         return needed <= self.filled
@@ -56,39 +65,51 @@ class Parameter:
         """
         if self.shards and shard is None:
             for part, (first, rows) in self.shards.items():
-                self._copy(source, _narrow(shape, 0, first, rows), part, shape)
+                self._copy(
+                    source,
+                    shape if self.rule == "scale" else _narrow(shape, self.out_axis, first, rows),
+                    part,
+                )
             last_first, last_rows = list(self.shards.values())[-1]
-            if shape and shape[0] > last_first + last_rows:
-                self._cut(source, shape, 0, last_first + last_rows)
+            if self.rule == "column" and shape[self.out_axis] > last_first + last_rows:
+                self._cut(source, shape, self.out_axis, last_first + last_rows)
         else:
-            self._copy(source, shape, shard, shape)
-        if source not in self.sources and prod(self.shape):
+            self._copy(source, shape, shard)
+        if source not in self.sources and self.numel:
             self.sources.append(source)
 
-    def _copy(self, source: str, shape: Shape, shard: ShardId, whole: Shape) -> None:
+    def _copy(self, source: str, shape: Shape, shard: ShardId) -> None:
         if self.rule == "vocab":
             self._copy_vocabulary(shape)
         elif self.rule == "column":
-            rows = self.shards[shard][1] if self.shards else self.shape[0]
-            part = _narrow(shape, 0, 0, rows)
-            _same((rows, *self.shape[1:]), part)
-            if shape[0] > rows:
-                self._cut(source, shape, 0, rows)
+            axis = self.out_axis
+            rows = self.shards[shard][1] if self.shards else self.shape[axis]
+            part = _narrow(shape, axis, 0, rows)
+            _same((*self.shape[:axis], rows, *self.shape[axis + 1 :]), part)
+            if shape[axis] > rows:
+                self._cut(source, shape, axis, rows)
         elif self.rule == "row":
-            part = _narrow(shape, 1, 0, self.shape[1])
+            axis = 1 - self.out_axis
+            part = _narrow(shape, axis, 0, self.shape[axis])
             _same(self.shape, part)
-            if shape[1] > self.shape[1]:
-                self._cut(source, shape, 1, self.shape[1])
+            if shape[axis] > self.shape[axis]:
+                self._cut(source, shape, axis, self.shape[axis])
+        elif self.rule == "scale":
+            _same((1,), shape or (1,))
         elif self.rule == "row_bias":
             _same(self.shape, shape or (1,))
         elif self.rule == "replicated":
             given = shape or (1,)
             if given != self.shape:
                 raise load_error(
-                    "AssertionError", f"Tried to load weights of size {_size(given)}to a parameter of size {_size(self.shape)}"
+                    "AssertionError",
+                    f"Tried to load weights of size {_size(given)}to a parameter of size {_size(self.shape)}",
                 )
-        elif not (prod(self.shape) == prod(shape) == 1) and shape != self.shape:
-            raise load_error("AssertionError", f"Attempted to load weight ({_size(shape)}) into parameter ({_size(self.shape)})")
+        elif shape != self.shape and not (self.numel == numel(shape) == 1):
+            raise load_error(
+                "AssertionError",
+                f"Attempted to load weight ({_size(shape)}) into parameter ({_size(self.shape)})",
+            )
         self.filled.add(shard if self.shards else None)
 
     def _copy_vocabulary(self, shape: Shape) -> None:
@@ -100,12 +121,20 @@ class Parameter:
         goal = (self.rows, *self.shape[1:])
         for given, wanted in zip(reversed(shape), reversed(goal), strict=False):
             if given not in (wanted, 1):
-                raise load_error("RuntimeError", f"The size of tensor a ({wanted}) must match the size of tensor b ({given})")
+                raise load_error(
+                    "RuntimeError",
+                    f"The size of tensor a ({wanted}) must match the size of tensor b ({given})",
+                )
         if any(dim != 1 for dim in shape[: len(shape) - len(goal)]):
-            raise load_error("RuntimeError", f"output with shape {list(goal)} doesn't match the broadcast shape {list(shape)}")
+            raise load_error(
+                "RuntimeError",
+                f"output with shape {list(goal)} doesn't match the broadcast shape {list(shape)}",
+            )
 
     def _cut(self, source: str, shape: Shape, axis: int, kept: int) -> None:
-        self.cuts.append(f"{source} has {shape[axis]} {'rows' if axis == 0 else 'columns'}; the engine keeps the first {kept}")
+        self.cuts.append(
+            f"{source} has {shape[axis]} {'rows' if axis == 0 else 'columns'}; the engine keeps the first {kept}"
+        )
 
 
 @dataclass
@@ -119,6 +148,9 @@ class Module:
         linear: A fused linear layer, whose own loader takes ``weight`` and ``bias`` and knows no other name.
         stacked: Substrings that a class's own loader replaces, with the shard that they become.
         renames: Substrings that are replaced before that; ``None`` drops the tensor.
+        own_loader: It takes the names below it with a loader of its own.
+        quantised: Its loader also maps and forgives the scales of quantised caches.
+        key_errors: Its loader looks names up in a dict (releases before 0.25.0): any unknown one is a KeyError.
     """
 
     cls: str
@@ -128,6 +160,8 @@ class Module:
     stacked: Mapping[str, tuple[str, ShardId]] = field(default_factory=dict)
     renames: Mapping[str, str | None] = field(default_factory=dict)
     own_loader: bool = False
+    quantised: bool = False
+    key_errors: bool = False
 
     def walk(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
         """Every parameter with its full name, in the engine's order."""
@@ -135,6 +169,14 @@ class Module:
             yield prefix + name, parameter
         for name, child in self.children.items():
             yield from child.walk(f"{prefix}{name}.")
+
+
+def numel(shape: Shape) -> int:
+    """Number of elements of a shape."""
+    total = 1
+    for dim in shape:
+        total *= dim
+    return total
 
 
 def load_error(error: str, message: str) -> Refused:
@@ -147,9 +189,14 @@ def _narrow(shape: Shape, axis: int, start: int, length: int) -> Shape:
     if not shape:
         raise load_error("RuntimeError", "narrow() cannot be applied to a 0-dim tensor.")
     if axis >= len(shape):
-        raise load_error("IndexError", f"Dimension out of range (expected to be in range of [-{len(shape)}, {len(shape) - 1}], but got {axis})")
+        raise load_error(
+            "IndexError",
+            f"Dimension out of range (expected to be in range of [-{len(shape)}, {len(shape) - 1}], but got {axis})",
+        )
     if start + length > shape[axis]:
-        raise load_error("RuntimeError", f"start ({start}) + length ({length}) exceeds dimension size ({shape[axis]}).")
+        raise load_error(
+            "RuntimeError", f"start ({start}) + length ({length}) exceeds dimension size ({shape[axis]})."
+        )
     return (*shape[:axis], length, *shape[axis + 1 :])
 
 

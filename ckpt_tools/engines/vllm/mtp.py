@@ -6,10 +6,12 @@ carries a target's ``model_type`` becomes an MTP model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.engines.vllm.refusal import refuse_config
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # model_type -> (new model_type, architecture)
 BY_MODEL_TYPE: Mapping[str, tuple[str, str]] = {
@@ -81,7 +83,7 @@ def rewrite(attributes: Mapping[str, Any]) -> dict[str, Any]:
     if not names:
         raise refuse_config("IndexError", "list index out of range")
     kind = out.get("model_type")
-    hit = BY_MODEL_TYPE.get(kind) if isinstance(kind, str) else None
+    hit: tuple[str | None, str] | None = BY_MODEL_TYPE.get(kind) if isinstance(kind, str) else None
     hit = hit or (BY_ARCHITECTURE.get(names[0]) if isinstance(names[0], str) else None)
     layers = out.get("num_nextn_predict_layers")
     if hit is None and kind in ("nemotron_h", "nemotron_h_puzzle") and isinstance(layers, int) and layers > 0:

@@ -7,14 +7,16 @@ newest takes names away (see :data:`ckpt_tools.engines.vllm.contract.CONTRACTS`)
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ckpt_tools.engines.vllm.contract import Contract
 from ckpt_tools.engines.vllm.hf import DATA
 from ckpt_tools.engines.vllm.refusal import refuse_config
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ckpt_tools.engines.vllm.contract import Contract
 
 
 @cache
@@ -27,6 +29,23 @@ def _data() -> Mapping[str, Any]:
 def drafts() -> Mapping[str, tuple[str, str]]:
     """Draft architectures of the newest release: name -> (module, class)."""
     return {name: (module, cls) for name, (module, cls) in _data()["drafts"].items()}
+
+
+# module that builds it -> how this package models it
+_KINDS: Mapping[str, str] = {
+    "llama_eagle3": "llama", "qwen3_eagle3": "qwen3", "deepseek_eagle3": "mla", "llama_eagle": "eagle",
+    "qwen3_dflash": "dflash", "qwen3_dflash2": "dflash2", "qwen3_dspark": "dspark",
+}  # fmt: skip
+
+
+def kind_of(architecture: str) -> str | None:
+    """How this package models the class of an architecture; ``None`` when it doesn't."""
+    return _KINDS.get(drafts().get(architecture, ("", ""))[0])
+
+
+def class_of(architecture: str) -> str:
+    """The Python class that vLLM builds."""
+    return drafts().get(architecture, ("", architecture))[1]
 
 
 def model_class_of(model_type: str) -> str | None:
@@ -46,8 +65,15 @@ def resolve(architectures: Sequence[str], contract: Contract) -> str:
     """
     if not architectures:
         raise refuse_config("ValueError", "No model architectures are specified")
-    known = set(_data()["targets"]) | set(drafts()) - contract.missing_architectures | contract.extra_architectures
-    if not any(name in known for name in architectures) and architectures[0] in _data()["through_transformers"]:
+    known = (
+        set(_data()["targets"])
+        | set(drafts()) - contract.missing_architectures
+        | contract.extra_architectures
+    )
+    if (
+        not any(name in known for name in architectures)
+        and architectures[0] in _data()["through_transformers"]
+    ):
         return architectures[0]
     for name in architectures:
         if name in known:

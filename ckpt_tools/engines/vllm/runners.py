@@ -6,9 +6,14 @@ can't: every P-EAGLE, among others (``config/vllm.py:3053-3087`` of 0.33.0).
 
 from __future__ import annotations
 
-from ckpt_tools.engines.vllm.config import Resolved
-from ckpt_tools.engines.vllm.contract import Contract
+from typing import TYPE_CHECKING
+
+from ckpt_tools.engines.vllm.contract import CONTRACTS, Contract
 from ckpt_tools.engines.vllm.refusal import refuse_config
+
+if TYPE_CHECKING:
+    from ckpt_tools.engines.vllm.config import Resolved
+    from ckpt_tools.model import Engine
 
 # config/vllm.py:3089-3151 of 0.33.0
 V1_REFUSES = {"dspark": "dspark speculative decoding", "DFlash2DraftModel": "DFlash candidate-head drafts",
@@ -35,3 +40,21 @@ def check_runner(resolved: Resolved, runner: str) -> None:
         what = V1_REFUSES.get(resolved.architecture)
     if what is not None:
         raise refuse_config("ValueError", f"Model Runner V1 does not support: {what}")
+
+
+def runner_for(engine: Engine, algorithm: str) -> tuple[str, str]:
+    """The runner that a default start takes for a draft.
+
+    Args:
+        engine: Name and version.
+        algorithm: eagle, eagle3, peagle, dflash, dflash2, dspark or mtp.
+
+    Returns:
+        (``V1`` or ``V2``, where it was read). In 0.25.0 V2 took DSpark and *dense* targets alone; the answer there is
+        that for a dense target.
+    """
+    contract = CONTRACTS[engine.contract]
+    reference = contract.references.get("runners", "")
+    if "V2" not in contract.runners or algorithm == "peagle":
+        return "V1", reference
+    return "V2", reference

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ckpt_tools.engines.vllm.contract import Contract
 from ckpt_tools.engines.vllm.refusal import refuse_config
+
+if TYPE_CHECKING:
+    from ckpt_tools.engines.vllm.contract import Contract
 
 Pairs = dict[str, Any]
 
@@ -95,7 +97,7 @@ def _peagle(config: Mapping[str, Any], layer: Pairs, contract: Contract) -> None
     _captured(config, layer, contract)
 
 
-def _dflash(config: Mapping[str, Any], layer: Pairs, contract: Contract) -> None:  # algos.py:90-126
+def _dflash(config: Mapping[str, Any], layer: Pairs, _contract: Contract) -> None:  # algos.py:90-126
     layer["architectures"] = ["DFlashDraftModel"]
     _shared(config, layer)
     ids = _required(config, "aux_hidden_state_layer_ids")
@@ -116,9 +118,11 @@ def _dflash2(config: Mapping[str, Any], layer: Pairs, contract: Contract) -> Non
             layer["dflash_config"][key] = config[key]
 
 
-def _dspark(config: Mapping[str, Any], layer: Pairs, contract: Contract) -> None:  # algos.py:152-209
+def _dspark(config: Mapping[str, Any], layer: Pairs, _contract: Contract) -> None:  # algos.py:152-209
     names = config.get("architectures") or []
-    layer["architectures"] = [n for n in names if n in ("Qwen3DSparkModel", "Qwen3OmniDSparkModel")] or ["Qwen3DSparkModel"]
+    layer["architectures"] = [n for n in names if n in ("Qwen3DSparkModel", "Qwen3OmniDSparkModel")] or [
+        "Qwen3DSparkModel"
+    ]
     anchor = config.get("sample_from_anchor", False)
     layer["sample_from_anchor"], layer["dspark_bonus_anchor"] = anchor, not anchor
     ids = _required(config, "aux_hidden_state_layer_ids")
