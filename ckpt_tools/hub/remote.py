@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     Notify = Callable[[str], None]
     T = TypeVar("T")
 
-TRIES = 5
-WAITS = (1.0, 2.0, 4.0, 8.0)  # seconds before the second, third … try
+TRIES = 6  # as many as the client makes of its own uploads
+WAITS = (1.0, 2.0, 4.0, 8.0)  # seconds before the second, third … try; the last is kept
 LONGEST_WAIT = 60.0  # a server that asks for more is told to the user instead
 TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _SECRETS = (
@@ -79,6 +79,11 @@ def client_errors() -> tuple[type[BaseException], ...]:
     from huggingface_hub.errors import HFValidationError
 
     return (*transport_errors(), HFValidationError)
+
+
+def upload_errors() -> tuple[type[BaseException], ...]:
+    """The same of an upload, where the client wraps failures of single files and malformed answers."""
+    return (*client_errors(), RuntimeError, ValueError)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -185,8 +190,9 @@ def _server_says(error: BaseException) -> str:
         message = response.headers.get("X-Error-Message")
         if message:
             return redact(" ".join(str(message).split()))
-    text = next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), "")
-    return redact(text or type(error).__name__)
+    # Without an answer, the innermost failure says it best: "Connection refused", not who passed it on.
+    texts = [(str(cause).strip() or type(cause).__name__) for cause in _causes(error)]
+    return redact(" ".join(texts[-1].split()))
 
 
 def explain(

@@ -57,14 +57,15 @@ def use_hub(monkeypatch: pytest.MonkeyPatch, hub: HubServer, home: Path) -> None
     The client reads its variables once, when it is imported, so what it made of them is replaced. Its waits
     between tries are skipped: how often it tries stays its own business.
     """
-    from huggingface_hub import constants
+    from huggingface_hub import constants, file_download
     from huggingface_hub.utils import _http
 
     from ckpt_tools.hub import remote
 
     monkeypatch.setattr(constants, "ENDPOINT", hub.url)
     template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    for module in (constants, file_download):  # clients below 1.0 keep a copy
+        monkeypatch.setattr(module, "HUGGINGFACE_CO_URL_TEMPLATE", template, raising=False)
     monkeypatch.setattr(constants, "HF_HOME", str(home))
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(home / "hub"))
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
