@@ -1,6 +1,7 @@
 """Open checkpoints lazily over a :class:`ByteSource`, and write them atomically.
 
-Names are loaded on first use: reading headers must not pay for the writing half, for numpy or for torch.
+Names are loaded on first use: reading headers must not pay for the writing half, for numpy or for torch. The
+function ``fingerprint`` is imported from its module, whose name it shares.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ckpt_tools.container.codes import CODES, Code
-    from ckpt_tools.container.fingerprint import content_hashes, fingerprint
+    from ckpt_tools.container.fingerprint import content_hashes
     from ckpt_tools.container.open import open_checkpoint
     from ckpt_tools.container.read import iter_tensor, read_ints, read_tensor
     from ckpt_tools.container.source import ByteSource, LocalSource
@@ -28,7 +29,6 @@ _HOME = {
     "TrainingOutput": "training",
     "Wrapper": "wrappers",
     "content_hashes": "fingerprint",
-    "fingerprint": "fingerprint",
     "iter_tensor": "read",
     "open_checkpoint": "open",
     "read_ints": "read",
@@ -48,7 +48,6 @@ __all__ = [
     "TrainingOutput",
     "Wrapper",
     "content_hashes",
-    "fingerprint",
     "iter_tensor",
     "open_checkpoint",
     "read_ints",
@@ -62,7 +61,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # A submodule of the same name (fingerprint) is set on the package by its import; put the name back.
     value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
     globals()[name] = value
     return value

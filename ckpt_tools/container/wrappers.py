@@ -34,12 +34,14 @@ class Wrapper:
         prefix: The common prefix, possibly of several parts (``module.draft_model.``), or "".
         names: Name in the files -> name without wrappers. Without a collision, always one to one.
         unprefixed: Names in the files that don't carry the prefix although all others do.
+        inner: Wrapper parts taken out of the middle of names (``_orig_mod.``).
         collisions: Name without wrappers -> names in the files that would share it; these keep their own.
     """
 
     prefix: str
     names: Mapping[str, str]
     unprefixed: tuple[str, ...] = ()
+    inner: tuple[str, ...] = ()
     collisions: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -50,16 +52,15 @@ def unwrap(names: Iterable[str]) -> Wrapper:
     ``embed_tokens.*``, which some writers register beside the wrapped module.
     """
     raw = list(names)
-    stripped = {name: _without_inner(name) for name in raw}
+    stripped = {name: name for name in raw}
     prefix = ""
-    while True:
-        part = _common_part([stripped[name] for name in raw])
-        if part is None:
-            break
+    while (part := _common_part(stripped.values())) is not None:
         prefix += part
         stripped = {name: now.removeprefix(part) for name, now in stripped.items()}
-    bare = {name: _without_inner(name) for name in raw}
-    unprefixed = tuple(name for name in raw if prefix and not bare[name].startswith(prefix))
+    unprefixed = tuple(name for name in raw if not name.startswith(prefix))
+    inner = tuple(part for part in _INNER if any(part in now for now in stripped.values()))
+    for part in inner:
+        stripped = {name: now.replace(part, "") for name, now in stripped.items()}
     by_target: dict[str, list[str]] = {}
     for name, now in stripped.items():
         by_target.setdefault(now, []).append(name)
@@ -67,16 +68,10 @@ def unwrap(names: Iterable[str]) -> Wrapper:
     for sources in collisions.values():
         for name in sources:
             stripped[name] = name
-    return Wrapper(prefix, MappingProxyType(stripped), unprefixed, MappingProxyType(collisions))
+    return Wrapper(prefix, MappingProxyType(stripped), unprefixed, inner, MappingProxyType(collisions))
 
 
-def _without_inner(name: str) -> str:
-    for part in _INNER:
-        name = name.replace(part, "")
-    return name
-
-
-def _common_part(names: list[str]) -> str | None:
+def _common_part(names: Iterable[str]) -> str | None:
     bound = [name for name in names if not name.startswith(_UNPREFIXED)]
     if not bound:
         return None
