@@ -24,7 +24,7 @@ from ckpt_tools.serving.logs.text import Record, decode, parse_bar, parse_record
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_BLOCK = 1 << 20
+_BLOCK = 1 << 19
 _MAX_LINE = 4 << 20  # a line beyond this is a bar or garbage: its head is read, the rest skipped
 _MAX_SUSPECTS = 64
 _CLOSERS = (b")", b"}")
@@ -159,7 +159,7 @@ class LogReader:
         self._dump_line = -1  # the record whose continuation is a user's or an argument's text
         self._dump_closes = False
         self._closed_line = -1  # a dump whose brackets are closed: what follows it is the engine's again
-        self._owner_line = -1
+        self._owner_line = 0
         self._block = 0  # number of the traceback being read
         self._block_fatal = False
         self._block_source: tuple[str, str] | None = None
@@ -193,12 +193,13 @@ class LogReader:
             self._one(self._line + 1, self._carry[: 1 << 16])
             self._carry, self._skipping = b"", True
 
-    def snapshot(self, *, ended: bool = True) -> LogState:
+    def snapshot(self, *, ended: bool = True, settled: bool = False) -> LogState:
         """What the log means.
 
         Args:
             ended: Nothing more will come. A traceback at the end then counts as the failure that it looks
                 like; while the log grows, it waits for a line that shows whether the server died of it.
+            settled: More may come, but has not for a while: a traceback at the end counts.
         """
         last = self._carry if ended else b""
         if last and not self._skipping:
@@ -206,7 +207,15 @@ class LogReader:
             self._read(last + b"\n")
         elif self._carry and not self._skipping:
             self._peek(self._carry)
-        return self._state(ended)
+        return self._state(ended or settled)
+
+    def rotate(self) -> None:
+        """The file was rotated or truncated: what comes next is its successor, whose lines count from 1."""
+        if self._carry and not self._skipping:
+            self._read(self._carry + b"\n")
+        self._carry, self._skipping = b"", False
+        self._line = 0
+        self._owner_line, self._dump_line, self._closed_line = 0, -1, -1
 
     # ---- lines
 
@@ -575,7 +584,8 @@ class LogReader:
             self._begin(record)
             self._versioned(next(filter(None, hit.groups())))
         elif text.startswith(("Starting TensorRT", "Using LLM with", "Set PluginConfig")):
-            self._begin(record)
+            if not start.marked or start.state != "starting":
+                self._begin(record)
             self._phase("starting", "building the engine")
         elif re.match(r"(Loading|Rank \d+ .*load|Prefetching|Use .* to load|Load engine)", text):
             self._phase("loading", "loading target weights")
