@@ -315,6 +315,11 @@ def _exchange(one: Path, other: Path) -> bool:
     code = ctypes.get_errno()
     if code in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
         return False
+    if code == errno.EXDEV:
+        raise WriteError(
+            f"{other} can't be replaced: it belongs to a lower layer of an overlay, such as a container's image",
+            "remove it yourself first, or choose another output folder",
+        )
     raise OSError(code, os.strerror(code), os.fspath(other))
 
 

@@ -48,7 +48,7 @@ def mount(tmp_path: Path) -> Iterator[Callable[..., Path]]:
         return point
 
     yield make
-    for point in mounted:
+    for point in reversed(mounted):
         subprocess.run(["umount", str(point)], check=True)
 
 

@@ -317,6 +317,22 @@ def test_an_exchange_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert holds(out, "old")
 
 
+def test_a_folder_of_an_image(mount: Callable[..., Path]) -> None:
+    """An overlay shows folders of its lower layers but can't rename them."""
+    layers = mount("-t", "tmpfs", "tmpfs", name="layers")
+    for name in ("lower", "upper", "work"):
+        (layers / name).mkdir()
+    checkpoint(layers / "lower/out", "old")
+    options = f"lowerdir={layers}/lower,upperdir={layers}/upper,workdir={layers}/work"
+    out = mount("-t", "overlay", "overlay", "-o", options, name="merged") / "out"
+    made = staged(out, Place.SWAP)
+    with pytest.raises(WriteError, match="lower layer of an overlay"):
+        made.commit()
+    made.remove(failed=True)
+    assert holds(out, "old")
+    assert os.listdir(out.parent) == ["out"]
+
+
 def test_systems_without_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: object())
     assert not stage._exchange(tmp_path, tmp_path)
