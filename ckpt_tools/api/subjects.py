@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ckpt_tools import targets
 from ckpt_tools.container.open import open_checkpoint
@@ -13,8 +12,6 @@ from ckpt_tools.container.source import LocalSource
 from ckpt_tools.errors import InputError, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ckpt_tools.container.source import ByteSource
     from ckpt_tools.model import Checkpoint, Draft, Target
 
@@ -59,35 +56,6 @@ def _from_hub(path: str, offline: bool) -> Opened:
     return Opened(open_checkpoint(path, source), source)
 
 
-def target_from_path(path: Path) -> Target:
-    """Facts of a local target: a folder with config.json, or a config.json.
-
-    Raises:
-        InputError: There is no readable config.
-    """
-    file = path if path.is_file() else path / "config.json"
-    try:
-        config = json.loads(file.read_text("utf-8"))
-    except OSError as error:
-        raise InputError(
-            f"{file}: can't be read ({error.strerror})", "give the target's folder or its config.json"
-        ) from error
-    except ValueError as error:
-        raise InputError(
-            f"{file}: not JSON ({error})", "give the target's folder or its config.json"
-        ) from error
-    if not isinstance(config, dict):
-        raise InputError(f"{file}: holds no JSON object", "give the target's folder or its config.json")
-    tensors: Mapping[str, Any] | None = None
-    quant: Mapping[str, Any] | None = None
-    if path.is_dir():
-        opened = open_checkpoint(path)
-        tensors = opened.tensors or None
-        found = opened.extra.get("hf_quant_config")
-        quant = found if isinstance(found, dict) else None
-    return targets.from_config(config, str(path), hf_quant=quant, tensors=tensors)
-
-
 def find_target(text: str, *, offline: bool = False) -> Target:
     """A TARGET: registry id or alias, folder, config.json, or Hub id.
 
@@ -100,7 +68,7 @@ def find_target(text: str, *, offline: bool = False) -> Target:
     if known is not None and not (path.exists() and "/" in text):
         return known
     if path.exists():
-        return target_from_path(path)
+        return targets.read_target(path)
     if _on_hub(text):
         if offline:
             raise Unavailable(
@@ -109,7 +77,9 @@ def find_target(text: str, *, offline: bool = False) -> Target:
         opened = _from_hub(text, offline)
         if opened.checkpoint.config is None:
             raise InputError(f"{text}: the repository has no readable config.json")
-        return targets.from_config(opened.checkpoint.config, text, tensors=opened.checkpoint.tensors or None)
+        return targets.from_config(
+            opened.checkpoint.config, text, tensors=opened.checkpoint.tensors or None, origin="hub"
+        )
     near = targets.suggest(text)
     raise InputError(
         f"{text}: no target of that name in the registry, and no such file or folder",
@@ -130,7 +100,7 @@ def named_target(draft: Draft | None) -> Target | None:
     path = Path(verifier.name)
     if path.is_absolute() and (path / "config.json").is_file():
         try:
-            return target_from_path(path)
+            return targets.read_target(path)
         except InputError:
             return None
     return None

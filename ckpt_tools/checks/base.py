@@ -11,7 +11,7 @@ import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ckpt_tools.container.codes import CODES as CONTAINER_CODES
 from ckpt_tools.model import EMPTY, Finding, Fix, Location, Severity
@@ -50,7 +50,7 @@ class Context:
         values: Statistics per tensor (``--deep``).
         target_tensors: Headers of the target's shards, when they are at hand.
         same: Whether a draft tensor's bytes equal a target tensor's; ``None`` when they can't be compared.
-        launch: The launch command as parsed, log: the log as read.
+        launch: The launch command as parsed, launch_problems: what is wrong with it, log: the log as read, rate_note: what its accept rate means.
         context_length: The served length that the user states.
     """
 
@@ -63,11 +63,46 @@ class Context:
     values: Mapping[str, Any] | None = None
     target_tensors: Mapping[str, TensorInfo] | None = None
     same: Callable[[str, str], bool | None] | None = None
-    launch: Any = None
+    launch: LaunchFacts | None = None
+    launch_problems: tuple[Problem, ...] | None = None
     log: Any = None
+    rate_note: str | None = None
     tp: int | None = None
     context_length: int | None = None
     policy: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+
+
+class LaunchFacts(Protocol):
+    """A launch command as checks read it; :class:`ckpt_tools.serving.args.launch.Launch` is one."""
+
+    @property
+    def engine(self) -> str: ...
+    @property
+    def env(self) -> Mapping[str, str]: ...
+    @property
+    def tp(self) -> int | None: ...
+    @property
+    def context_length(self) -> int | None: ...
+    def given(self, name: str) -> bool:
+        """Whether a flag is there."""
+        ...
+
+    def value(self, name: str) -> str | None:
+        """A flag's value."""
+        ...
+
+
+class Problem(Protocol):
+    """One thing that is wrong with a launch command, as ``serving`` finds it."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def severity(self) -> Any: ...
+    @property
+    def message(self) -> str: ...
+    @property
+    def hint(self) -> str | None: ...
 
 
 CheckFunction = Callable[[Context], Iterator[Hit]]

@@ -92,19 +92,6 @@ _ROWS = (
         ("sglang 0.5.23 srt/models/llama.py:485-494",),
     ),
     Code(
-        "CAP003",
-        "capture-convention-undecided",
-        _W,
-        "Nothing decides how the captured-layer ids count",
-        "Ids are in a field whose convention is fixed, or show it themselves (first id 1, id 0, the default set, the id N).",
-        "Read one layer off, the draft gets features that it wasn't trained on; nothing is logged.",
-        "nothing decides how the ids [4, 20, 40] count",
-        "`--layer-convention layer_output` (SpecForge, Model-Optimizer) or `layer_input` (speculators, vLLM).",
-        (
-            "sglang 0.5.23 srt/models/llama.py:929-941; vllm 0.33.0 model_executor/models/interfaces.py:1640-1650",
-        ),
-    ),
-    Code(
         "CAP004",
         "capture-graphs-before-0.5.11",
         _W,

@@ -49,6 +49,23 @@ _SAME = Row("**", "**")
 #: speculators and vLLM: layer 0 is `layers.0`, later layers have `input_layernorm`.
 LAYERS = NameMap((Row("midlayer.**", "layers.0.**", read_only=True), _SAME), VOCABULARY)
 
+#: vLLM: as speculators; its later layers also build a `hidden_norm` that they never apply, and SGLang does.
+VLLM = NameMap(
+    (
+        Row("midlayer.**", "layers.0.**", read_only=True),
+        Row(
+            "layers.{n}.input_layernorm.weight",
+            "layers.{n}.input_layernorm.weight",
+            also=("layers.{n}.hidden_norm.weight",),
+        ),
+        _SAME,
+    ),
+    VOCABULARY,
+)
+
+#: P-EAGLE: as speculators and vLLM name EAGLE-3, with its mask.
+PEAGLE = NameMap((Row("midlayer.**", "layers.0.**", read_only=True), _SAME), vocabulary("peagle"))
+
 #: EAGLE's own naming, one layer.
 MIDLAYER = NameMap((Row("midlayer.**", "layers.0.**"), _SAME), VOCABULARY)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ckpt_tools.formats import eagle1
 from ckpt_tools.formats.base import (
     CaptureIds,
     Format,
@@ -13,6 +14,7 @@ from ckpt_tools.formats.base import (
     has_field,
     has_tensor,
     no_field,
+    no_tensor,
 )
 from ckpt_tools.formats.eagle3 import DROPS, MIDLAYER, NO_OTHER_HEAD, NOT_MLA, SIGNATURE
 from ckpt_tools.formats.facts import decoder_facts
@@ -49,6 +51,24 @@ FORMAT = Format(
                 has_tensor("t2d", "t2d is there"),
             ),
             names=MIDLAYER,
+            drops=DROPS,
+        ),
+        Variant(
+            algorithm="eagle",
+            layer_type="llama",
+            must=(
+                eagle1.SIGNATURE,
+                NOT_SPECULATORS,
+                *eagle1.NO_LATER_HEAD,
+                architecture_is(
+                    "LlamaForCausalLM", "Qwen2ForCausalLM", "MixtralForCausalLM", "MistralForCausalLM"
+                ),
+            ),
+            hints=(
+                has_tensor("fc.bias", "fc has a bias"),
+                no_tensor("layers.0.input_layernorm.weight", "layer 0 has no input norm"),
+            ),
+            names=eagle1.NAMES,
             drops=DROPS,
         ),
     ),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ckpt_tools.formats import dflash, eagle1
 from ckpt_tools.formats.base import (
     CaptureIds,
+    Clue,
     Format,
     Limit,
     Seen,
@@ -21,6 +23,7 @@ from ckpt_tools.formats.base import (
 from ckpt_tools.formats.eagle3 import DROPS, MLA, NO_OTHER_HEAD, NOT_MLA, SGLANG, SIGNATURE
 from ckpt_tools.formats.facts import decoder_facts, id_list, integer, overlay, qk_norms
 from ckpt_tools.formats.flat import flat_config
+from ckpt_tools.formats.names import fits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,11 +38,24 @@ FOREIGN = (
     "CosyVoice3Eagle3LlamaForCausalLM",
 )  # fmt: skip
 
+LATER_HIDDEN_NORM = Clue(
+    "tensor",
+    "layers.{n}.hidden_norm.weight",
+    "later layers are normed by hidden_norm alone",
+    lambda seen: (
+        any(fits("layers.{n}.hidden_norm.weight", n) for n in seen.tensors)
+        and not any(fits("layers.{n}.input_layernorm.weight", n) for n in seen.tensors)
+    ),
+    weight=2,
+)
+
 NOT_SPECULATORS = no_field("speculators_model_type", "not speculators' layout")
 
 
 def read(config: Mapping[str, Any], seen: Seen, variant: Variant) -> DraftFacts:  # noqa: ARG001
-    """Facts of a flat EAGLE-3 config; ``eagle_config`` may hold some of them too."""
+    """Facts of a flat config; ``eagle_config`` may hold some of them too."""
+    if variant.algorithm in ("domino", "dspark"):
+        return dflash.read_flat(config)
     facts = decoder_facts(config)
     nested = config.get("eagle_config")
     block: Mapping[str, Any] = nested if isinstance(nested, dict) else {}
@@ -175,7 +191,7 @@ FORMAT = Format(
                     "eagle_config/eagle_aux_hidden_state_layer_ids", "capture ids nested in eagle_config", 2
                 ),
                 has_tensor("midlayer.**", "layer 0 is named midlayer", 2),
-                has_tensor("layers.{n}.hidden_norm.weight", "later layers are normed by hidden_norm", 2),
+                LATER_HIDDEN_NORM,
                 has_tensor("t2d", "t2d is there"),
             ),
             names=SGLANG,
@@ -194,13 +210,57 @@ FORMAT = Format(
             names=SGLANG,
             drops=DROPS,
         ),
+        Variant(
+            algorithm="eagle",
+            must=(
+                eagle1.SIGNATURE,
+                NOT_SPECULATORS,
+                *eagle1.NO_LATER_HEAD,
+                architecture_is(
+                    "LlamaForCausalLMEagle",
+                    "Qwen2ForCausalLMEagle",
+                    "MistralForCausalLMEagle",
+                    "MistralLarge3ForCausalLMEagle",
+                ),
+            ),
+            hints=(has_tensor("fc.bias", "fc has a bias"),),
+            names=eagle1.NAMES,
+            drops=DROPS,
+        ),
+        *(
+            Variant(
+                algorithm=algorithm,
+                layer_type="qwen3",
+                must=(dflash.SIGNATURE, NOT_SPECULATORS, *dflash.only(algorithm), architecture_is(*names)),
+                hints=(has_field("dflash_config", "a dflash_config block", 2),),
+                names=dflash.names(algorithm),
+                drops=DROPS,
+            )
+            for algorithm, names in (
+                ("domino", ("DFlashDraftModel",)),
+                (
+                    "dspark",
+                    (
+                        "Qwen3DSparkModel",
+                        "LingDSparkModel",
+                        "Lfm2DSparkDraftModel",
+                        "DSparkMiniMaxDraftModel",
+                    ),
+                ),
+            )
+        ),
     ),
     read=read,
     capture=CaptureIds(
-        paths=("eagle_config/eagle_aux_hidden_state_layer_ids", "eagle_aux_hidden_state_layer_ids"),
-        convention=("layer_output", "layer_input"),
+        paths=(
+            "eagle_config/eagle_aux_hidden_state_layer_ids",
+            "eagle_aux_hidden_state_layer_ids",
+            "dflash_config/target_layer_ids",
+            "target_layer_ids",
+        ),
+        convention=("layer_output", "layer_input", "layer_output", "layer_output"),
         # Drafters for DeepSeek and Kimi targets are published with both readings in the nested list.
-        certain=(False, True),
+        certain=(False, True, True, True),
     ),
     references=(
         "sglang 0.5.23 srt/models/llama_eagle3.py:144-378",

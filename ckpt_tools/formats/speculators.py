@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ckpt_tools.formats import dflash
 from ckpt_tools.formats.base import (
     CaptureIds,
     Format,
@@ -17,9 +18,11 @@ from ckpt_tools.formats.base import (
     has_tensor,
     no_tensor,
 )
-from ckpt_tools.formats.eagle3 import DROPS, LAYERS, TWIN_DROP
+from ckpt_tools.formats.canonical import vocabulary
+from ckpt_tools.formats.eagle3 import DROPS, LAYERS, PEAGLE, TWIN_DROP
 from ckpt_tools.formats.facts import boolean, decoder_facts, id_list, integer, overlay, text
 from ckpt_tools.formats.flat import carried
+from ckpt_tools.formats.names import NameMap, Row
 from ckpt_tools.formats.rope import write_rope
 from ckpt_tools.model import Verifier
 
@@ -27,6 +30,28 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ckpt_tools.model import DraftFacts
+
+#: Classes by algorithm: as training writes them first, then what converters and old releases wrote.
+ARCHITECTURES: Mapping[str, tuple[str, ...]] = {
+    "eagle3": ("Eagle3DraftModel", "Eagle3Speculator"),
+    "peagle": ("PEagleDraftModel", "PEagleSpeculator"),
+    "dflash": ("DFlashDraftModel", "DFlashSpeculator"),
+    "dflash2": ("DFlash2DraftModel",),
+    "dspark": ("DSparkDraftModel", "DSparkSpeculator"),
+    "xpress": ("XPressDraftModel", "XPressSpeculator"),
+    "mtp": ("MTPDraftModel",),
+    "eagle": ("EagleSpeculator",),
+}
+#: EAGLE-1 and HASS of releases up to 0.6.
+_EAGLE1 = NameMap(
+    (Row("fusion_fc.**", "fc.**"), Row("transformer.**", "layers.0.**"), Row("**", "**")), vocabulary("eagle")
+)
+NAMES: Mapping[str, NameMap] = {
+    "eagle": _EAGLE1,
+    "peagle": PEAGLE,
+    "mtp": NameMap((Row("**", "**"),), vocabulary("mtp")),
+    **{a: dflash.names(a) for a in ("dflash", "dflash2", "dspark", "xpress")},
+}
 
 #: The release whose layout is written.
 WRITTEN_VERSION = "0.9.0"
@@ -46,7 +71,7 @@ def read_verifier(config: Mapping[str, Any]) -> Verifier | None:
     )
 
 
-def read(config: Mapping[str, Any], seen: Seen, variant: Variant) -> DraftFacts:  # noqa: ARG001
+def read(config: Mapping[str, Any], seen: Seen, variant: Variant) -> DraftFacts:
     """Facts of a speculators config: the decoder nested, the rest on top.
 
     A nested block without ``model_type`` is read as Qwen3 since 0.7 and as Llama before
@@ -54,7 +79,7 @@ def read(config: Mapping[str, Any], seen: Seen, variant: Variant) -> DraftFacts:
     """
     inner = config.get("transformer_layer_config")
     decoder: Mapping[str, Any] = inner if isinstance(inner, dict) else {}
-    ids = id_list(config.get("eagle_aux_hidden_state_layer_ids"))
+    ids = id_list(config.get("eagle_aux_hidden_state_layer_ids") or config.get("aux_hidden_state_layer_ids"))
     facts = overlay(
         decoder_facts(decoder),
         target_hidden_size=integer(config, "target_hidden_size"),
@@ -68,7 +93,14 @@ def read(config: Mapping[str, Any], seen: Seen, variant: Variant) -> DraftFacts:
         dtype=text(config, "dtype", "torch_dtype"),
         verifier=read_verifier(config),
         num_aux=integer(decoder, "num_aux_hidden_states") or (len(ids) if ids else None),
+        block_size=integer(config, "block_size"),
+        mask_token_id=integer(config, "mask_token_id"),
     )
+    heads = {k: config[k] for k in dflash.HEAD_FIELDS if config.get(k) is not None}
+    if heads:
+        facts = overlay(facts, extra={**facts.extra, **heads})
+    if variant.algorithm in ("dflash", "dflash2", "dspark", "xpress"):
+        facts = overlay(facts, layer_type="qwen3")
     if "model_type" not in decoder and any(n.endswith("self_attn.q_norm.weight") for n in seen.tensors):
         return overlay(facts, layer_type="qwen3")
     return facts
@@ -200,7 +232,7 @@ FORMAT = Format(
                 no_tensor("hidden_norm.weight", "no norm after fc (DFlash)"),
             ),
             hints=(
-                architecture_is("Eagle3DraftModel", "Eagle3Speculator"),
+                architecture_is(*ARCHITECTURES["eagle3"]),
                 has_field("transformer_layer_config", "the decoder's config is nested", 2),
                 has_field("speculators_config", "a speculators_config block", 2),
                 has_tensor("layers.0.**", "layer 0 is named layers.0"),
@@ -209,10 +241,26 @@ FORMAT = Format(
             names=LAYERS,
             drops=(*DROPS, *TWIN_DROP),
         ),
+        *(
+            Variant(
+                algorithm=algorithm,
+                must=(field_is("speculators_model_type", algorithm),),
+                hints=(
+                    architecture_is(*ARCHITECTURES[algorithm]),
+                    has_field("transformer_layer_config", "the decoder's config is nested", 2),
+                    has_field("speculators_config", "a speculators_config block", 2),
+                ),
+                names=names,
+                drops=(*DROPS, *TWIN_DROP),
+            )
+            for algorithm, names in NAMES.items()
+        ),
     ),
     read=read,
     capture=CaptureIds(
-        paths=("eagle_aux_hidden_state_layer_ids",), convention=("layer_input",), certain=(True,)
+        paths=("eagle_aux_hidden_state_layer_ids", "aux_hidden_state_layer_ids"),
+        convention=("layer_input", "layer_input"),
+        certain=(True, True),
     ),
     references=(
         "speculators 0.9.0 config.py:236-336",

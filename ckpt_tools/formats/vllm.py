@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ckpt_tools.formats import sglang
+from ckpt_tools.formats import eagle1, sglang
 from ckpt_tools.formats.base import (
     CaptureIds,
     Format,
@@ -12,14 +12,25 @@ from ckpt_tools.formats.base import (
     Seen,
     Variant,
     WriteRequest,
+    any_of,
     architecture_is,
     architecture_not,
     field_is,
     has_field,
     has_tensor,
     no_field,
+    no_tensor,
 )
-from ckpt_tools.formats.eagle3 import DROPS, LAYERS, MLA, NO_OTHER_HEAD, NOT_MLA, SIGNATURE, TWIN_DROP
+from ckpt_tools.formats.eagle3 import (
+    DROPS,
+    MLA,
+    NO_OTHER_HEAD,
+    NOT_MLA,
+    PEAGLE,
+    SIGNATURE,
+    TWIN_DROP,
+    VLLM,
+)
 from ckpt_tools.formats.facts import id_list, integer, overlay, text
 from ckpt_tools.formats.flat import flat_config
 
@@ -29,6 +40,16 @@ if TYPE_CHECKING:
     from ckpt_tools.model import DraftFacts
 
 _TOP_LEVEL_IDS = has_field("eagle_aux_hidden_state_layer_ids", "capture ids on the config's top level", 2)
+_EAGLE1 = (
+    "EagleLlamaForCausalLM",
+    "EagleLlama4ForCausalLM",
+    "EagleMiniCPMForCausalLM",
+    "EagleMistralForCausalLM",
+    "EagleMistralLarge3ForCausalLM",
+    "EagleCohereForCausalLM",
+    "EagleDeepSeekMTPModel",
+    "EagleQwen2ForCausalLM",
+)
 _OWN = ("Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM", "Eagle3DeepseekV3ForCausalLM")
 _FOREIGN = tuple(name for name in sglang.FOREIGN if name not in _OWN)
 
@@ -50,11 +71,12 @@ def read(config: Mapping[str, Any], seen: Seen, variant: Variant) -> DraftFacts:
         facts,
         layer_type="qwen3" if (qk or named) and facts.layer_type != "mla" else None,
         num_aux=integer(flat, "num_aux_hidden_states", "num_aux_layers") or (len(ids) if ids else None),
+        mask_token_id=integer(flat, "mask_token_id", "pard_token", "ptd_token_id"),
     )
 
 
 def write(request: WriteRequest) -> dict[str, Any]:
-    """A config that both of vLLM's runners read alike.
+    """A config that both of vLLM's runners read alike, under the class name that every vLLM release knows.
 
     ``num_aux_hidden_states`` is written whenever fc doesn't take three layers: the llama class doesn't count
     top-level ids (vllm 0.33.0 model_executor/models/llama_eagle3.py:209-221).
@@ -63,7 +85,7 @@ def write(request: WriteRequest) -> dict[str, Any]:
     architecture, model_type = {
         "qwen3": ("Eagle3Qwen3ForCausalLM", "qwen3"),
         "mla": ("Eagle3DeepseekV2ForCausalLM", "kimi_k2"),
-    }.get(facts.layer_type or "llama", ("LlamaForCausalLMEagle3", "llama"))
+    }.get(facts.layer_type or "llama", ("Eagle3LlamaForCausalLM", "llama"))
     config = flat_config(request, architecture, model_type)
     config["norm_before_residual"] = bool(facts.norm_before_residual)
     if request.top_level_ids is not None:
@@ -87,13 +109,6 @@ def _fc_bias(facts: DraftFacts, tensors: Mapping[str, str]) -> str | None:
     return None
 
 
-def _mlp_bias(facts: DraftFacts, tensors: Mapping[str, str]) -> str | None:
-    names = [n for n in tensors if ".mlp." in n and n.endswith(".bias")]
-    if not names and not facts.mlp_bias:
-        return None
-    return "MLP biases: vLLM's EAGLE-3 MLP is built without them and drops the tensors without a word"
-
-
 LIMITS = (
     Limit(
         "KEY005",
@@ -101,7 +116,6 @@ LIMITS = (
         _fc_bias,
         "SGLang keeps it when the config says bias: true (--to sglang)",
     ),
-    Limit("KEY005", "bias-dropped-by-engine", _mlp_bias, "no engine serves a draft with MLP biases"),
     Limit(
         "NRM005",
         "norm-flag-not-implemented",
@@ -130,7 +144,7 @@ FORMAT = Format(
                 has_tensor("layers.{i}.self_attn.q_norm.weight", "q/k norms (qwen3 layers)", 2),
                 has_field("norm_before_residual", "norm_before_residual is stated"),
             ),
-            names=LAYERS,
+            names=VLLM,
             drops=(*DROPS, *TWIN_DROP),
         ),
         Variant(
@@ -143,8 +157,40 @@ FORMAT = Format(
                 no_field("eagle_config/eagle_aux_hidden_state_layer_ids", "no capture ids in eagle_config"),
                 has_tensor("layers.0.**", "layer 0 is named layers.0"),
             ),
-            names=LAYERS,
+            names=VLLM,
             drops=(*DROPS, *TWIN_DROP),
+        ),
+        Variant(
+            algorithm="peagle",
+            must=(
+                has_tensor("mask_hidden", "P-EAGLE's mask_hidden", 2),
+                sglang.NOT_SPECULATORS,
+                architecture_not("PEagleDraftModel"),
+            ),
+            hints=(
+                architecture_is("Eagle3LlamaForCausalLM", "LlamaForCausalLMEagle3", "PeagleLlamaForCausalLM"),
+                has_field("parallel_drafting", "parallel_drafting is stated", 2),
+                has_field("ptd_token_id", "a mask token in vLLM's spelling", 2),
+                _TOP_LEVEL_IDS,
+            ),
+            names=PEAGLE,
+            drops=(*DROPS, *TWIN_DROP),
+        ),
+        Variant(
+            algorithm="eagle",
+            must=(
+                eagle1.SIGNATURE,
+                sglang.NOT_SPECULATORS,
+                *eagle1.NO_LATER_HEAD,
+                any_of(
+                    "a class name that begins with Eagle, or vLLM's own form",
+                    architecture_is(*_EAGLE1),
+                    field_is("model_type", "eagle"),
+                ),
+            ),
+            hints=(architecture_is(*_EAGLE1), no_tensor("fc.bias", "fc has no bias")),
+            names=eagle1.NAMES,
+            drops=DROPS,
         ),
     ),
     read=read,

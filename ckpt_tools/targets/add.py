@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.errors import InputError, UsageError, WriteError
+from ckpt_tools.schemas import violations
 from ckpt_tools.targets.config import unwrap
 from ckpt_tools.targets.local import read_target
 from ckpt_tools.targets.registry import PLAIN, load, names_of, target_of
@@ -119,22 +119,8 @@ def _wrapper(target: Target) -> dict[str, Any] | None:
 
 
 def _validate(entry: Mapping[str, Any], where: str) -> None:
-    import jsonschema  # heavy, and only needed here
-
-    error = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(_schema()).iter_errors(entry))
-    if error is not None:
-        at = "/".join(str(part) for part in error.absolute_path) or "the entry"
-        raise InputError(f"{where}: {at}: {error.message}", "see schemas/target.v1.json")
-
-
-@lru_cache(maxsize=1)
-def _schema() -> Mapping[str, Any]:
-    """The entry's schema: shipped inside the package, or beside it in a source tree."""
-    package = Path(__file__).parents[1]
-    shipped = package / "_schemas" / "target.v1.json"
-    place = shipped if shipped.is_file() else package.parent / "schemas" / "target.v1.json"
-    schema: Mapping[str, Any] = json.loads(place.read_text("utf-8"))
-    return schema
+    for at, message in violations("target.v1.json", entry):
+        raise InputError(f"{where}: {at or 'the entry'}: {message}", "see schemas/target.v1.json")
 
 
 def _append(entry: Mapping[str, Any]) -> None:

@@ -1,0 +1,199 @@
+"""``ckpt verify``: what these engines will do with this draft and this target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ckpt_tools.api.compare import comparer
+from ckpt_tools.api.inputs import launch_problems_of, rate_note, read_launch, read_log_text
+from ckpt_tools.api.inspecting import load_map_of
+from ckpt_tools.api.reports import draft_facts, load_json, report
+from ckpt_tools.api.subjects import find_target, named_target, open_draft, target_checkpoint
+from ckpt_tools.checks.base import Context
+from ckpt_tools.checks.runner import run_checks, selected
+from ckpt_tools.container.fingerprint import content_hashes
+from ckpt_tools.container.read import read_ints
+from ckpt_tools.engines import resolve
+from ckpt_tools.errors import CkptError, UsageError
+from ckpt_tools.formats import read_draft
+from ckpt_tools.model import EMPTY, Severity, Skipped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ckpt_tools.api.subjects import Opened
+    from ckpt_tools.model import CaptureConvention, Draft, Engine, Finding, LoadMap, Report, Target
+    from ckpt_tools.serving.args.launch import Launch
+    from ckpt_tools.serving.logs.state import LogState
+
+
+@dataclass(frozen=True)
+class VerifyRequest:
+    """What the user asked ``verify`` for; see the command's help."""
+
+    path: str = "."
+    target: str | None = None
+    engines: tuple[str, ...] = ()
+    tp: int | None = None
+    context_length: int | None = None
+    launch: str | None = None
+    log: str | None = None
+    deep: bool = False
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    fail_on: Severity | None = Severity.ERROR
+    convention: CaptureConvention | None = None
+    offline: bool = False
+    why: str = "--engine"
+    ignored_because: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    against: str | None = None
+    probe: bool = False
+    engine_python: str | None = None
+
+
+def chosen_engines(request: VerifyRequest, launch: Launch | None, log: LogState | None) -> tuple[Engine, ...]:
+    """``--engine``, else the program of the launch command or the log, else SGLang's newest contract.
+
+    Raises:
+        UsageError: ``--engine`` and the launch command name different programs.
+    """
+    named = tuple(resolve(e, request.why) for e in request.engines)
+    program = launch.engine if launch is not None else None
+    if named:
+        families = {e.name.removesuffix("-ext") for e in named}
+        if program is not None and program not in families:
+            raise UsageError(
+                f"--engine {named[0].name} and --launch starts {program}",
+                "give the engine that the command starts",
+            )
+        return named
+    if program is not None:
+        version = launch.version if launch is not None else None
+        return (resolve(f"{program}=={version}" if version else program, "launch"),)
+    if log is not None and log.engine is not None:
+        return (resolve(f"{log.engine}=={log.version}" if log.version else log.engine, "log"),)
+    return (resolve("sglang", "default"),)
+
+
+def verify(request: VerifyRequest) -> Report:
+    """Check a draft against engines and a target.
+
+    Raises:
+        InputError: PATH isn't there, isn't a checkpoint, or is a training output (the hint is the line to type).
+        UsageError: Arguments that contradict each other.
+    """
+    opened = open_draft(request.path, offline=request.offline)
+    launch = read_launch(request.launch) if request.launch is not None else None
+    log = read_log_text(request.log) if request.log is not None else None
+    engines = chosen_engines(request, launch, log)
+    checkpoint = opened.checkpoint
+    given = find_target(request.target, offline=request.offline) if request.target else None
+    draft = read_draft(checkpoint, given, request.convention)
+    target = given or named_target(draft)
+    if target is not given:
+        draft = read_draft(checkpoint, target, request.convention)
+    target_files = target_checkpoint(target)
+    maps = {e: _load(e, opened, target, draft) for e in engines}
+    contexts = [
+        _context(request, opened, draft, target, target_files, e, maps[e], launch, log) for e in engines
+    ]
+    own = [f for f in checkpoint.findings if selected(f.code, request.select, request.ignore)]
+    own += [f for f in (draft.findings if draft else ()) if selected(f.code, request.select, request.ignore)]
+    theirs = _target_defects(target_files, request)
+    outcome = run_checks(contexts, select=request.select, ignore=request.ignore, known=own)
+    facts = draft_facts(checkpoint, draft)
+    if (first := maps[engines[0]]) is not None:
+        facts["load"] = load_json(first)
+    facts["serves"] = _serves(contexts)
+    return report(
+        "verify",
+        checkpoint,
+        draft,
+        findings=(*own, *theirs, *outcome.findings),
+        facts=facts,
+        target=target,
+        engines=engines,
+        skipped=(*outcome.skipped, *(Skipped(c, f"ignored: {why}") for c, why in request.ignored_because.items())),
+        fail_on=request.fail_on,
+        content=content_hashes(checkpoint, opened.source) if request.deep else None,
+    )
+
+
+def _load(engine: Engine, opened: Opened, target: Target | None, draft: Draft | None) -> LoadMap | None:
+    if not opened.checkpoint.tensors or opened.checkpoint.config is None:
+        return None
+    if draft is None:
+        return None
+    return load_map_of(engine, opened.checkpoint, target, draft)
+
+
+def _context(
+    request: VerifyRequest,
+    opened: Opened,
+    draft: Draft | None,
+    target: Target | None,
+    target_files: Opened | None,
+    engine: Engine,
+    load: LoadMap | None,
+    launch: Launch | None,
+    log: LogState | None,
+) -> Context:
+    values = None
+    if request.deep:
+        from ckpt_tools.container.values import scan
+
+        values = scan(opened.checkpoint, source=opened.source)
+    flags = launch.tp if launch is not None else None
+    return Context(
+        checkpoint=opened.checkpoint,
+        draft=draft,
+        target=target,
+        engine=engine,
+        load=load,
+        table=_table(opened),
+        values=values,
+        target_tensors=target_files.checkpoint.tensors if target_files else None,
+        same=comparer(opened, target_files) if target_files else None,
+        launch=launch,
+        launch_problems=launch_problems_of(launch, engine, draft, target),
+        log=log,
+        rate_note=rate_note(engine, log),
+        tp=request.tp if request.tp is not None else flags,
+        context_length=request.context_length,
+    )
+
+
+def _table(opened: Opened) -> Callable[[str], tuple[int, ...] | None]:
+    def read(name: str) -> tuple[int, ...] | None:
+        try:
+            return tuple(read_ints(opened.checkpoint, name, opened.source))
+        except (CkptError, ValueError, KeyError):
+            return None
+
+    return read
+
+
+def _target_defects(target_files: Opened | None, request: VerifyRequest) -> list[Finding]:
+    """Broken files of a target at hand: the server loads them, too."""
+    if target_files is None or Path(request.path).resolve() == Path(target_files.checkpoint.path).resolve():
+        return []
+    return [
+        f
+        for f in target_files.checkpoint.findings
+        if f.severity is not Severity.INFO and selected(f.code, request.select, request.ignore)
+    ]
+
+
+def _serves(contexts: list[Context]) -> dict[str, Any] | None:
+    """The first SGLang release that serves the pair as it is."""
+    from ckpt_tools.checks.engine import needed_release
+
+    ctx = contexts[0]
+    if ctx.draft is None or ctx.engine is None or not ctx.engine.name.startswith("sglang"):
+        return None
+    first, needs = needed_release(ctx)
+    return {"sglang": {"from": first, "because": [{"release": v, "what": w} for v, w in needs]}}
+
+

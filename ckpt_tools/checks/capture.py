@@ -1,0 +1,420 @@
+"""CAP: captured layers and their convention."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpt_tools.checks.base import Context, Hit, check
+from ckpt_tools.engines.capture import Capture, captured, default_layers
+from ckpt_tools.engines.history import family
+from ckpt_tools.formats.base import pointer
+from ckpt_tools.formats.facts import id_list
+from ckpt_tools.model import Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NESTED = "eagle_config/eagle_aux_hidden_state_layer_ids"
+TOP = "eagle_aux_hidden_state_layer_ids"
+EAGLE3 = ("eagle3", "peagle")
+
+
+def written_ids(ctx: Context) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+    """(nested, top-level) ids as the config writes them."""
+    config = ctx.checkpoint.config or {}
+    return id_list(pointer(config, NESTED)), id_list(pointer(config, TOP))
+
+
+def engine_capture(ctx: Context, runner: str | None = None) -> Capture | None:
+    """What the engine captures for this draft and target."""
+    if ctx.engine is None or ctx.draft is None or ctx.draft.algorithm not in EAGLE3:
+        return None
+    nested, top = written_ids(ctx)
+    config = ctx.checkpoint.config or {}
+    listed = config.get("architectures")
+    architecture = listed[0] if isinstance(listed, list) and listed and isinstance(listed[0], str) else None
+    if ctx.draft.algorithm == "peagle":
+        architecture = "PEagleDraftModel"
+    use = pointer(config, "eagle_config/use_aux_hidden_state")
+    chosen = runner if runner in ("V1", "V2") else None
+    return captured(
+        ctx.engine,
+        target_class(ctx),
+        ctx.target.num_hidden_layers if ctx.target else None,
+        nested_ids=nested,
+        top_level_ids=top,
+        use_aux=use is not False,
+        draft_architecture=architecture,
+        runner=chosen,  # type: ignore[arg-type]
+    )
+
+
+def target_class(ctx: Context) -> str | None:
+    """The target's class: of the target at hand, else as the draft records it."""
+    if ctx.target is not None and ctx.target.architectures:
+        return ctx.target.architectures[0]
+    verifier = ctx.draft.facts.verifier if ctx.draft else None
+    return verifier.architectures[0] if verifier is not None and verifier.architectures else None
+
+
+def _path(ctx: Context) -> str:
+    nested, _ = written_ids(ctx)
+    return "/" + (NESTED if nested is not None else TOP)
+
+
+def _refused_config(ctx: Context) -> bool:
+    return ctx.load is not None and ctx.load.refused is not None and ctx.load.stage in ("config", "class")
+
+
+@check("CAP005", "capture-not-delivered", Severity.ERROR, needs=("draft", "engine"), after=("CFG002",))
+def not_delivered(ctx: Context) -> Iterator[Hit]:
+    """The engine can't capture the layers that the ids ask for.
+
+    Checks: every id names a layer that the target's class captures; ids are not negative, repeated, or beyond the last
+        capture point.
+    Why: engines test membership while running the layers, so an id that is never reached, or given twice, yields fewer states
+        than fc takes: a shape error at the first prefill, after minutes of loading, or an assertion in the packer.
+    Example: id 8 asks for the output of layer 8 of 8, which LlamaForCausalLM never captures: two states come back where fc takes three
+    Fix: Retrain with layers that the class captures, or serve with an engine that captures the last one (vLLM).
+    References: sglang 0.5.23 srt/models/llama.py:485-494, srt/layers/aux_hidden_states.py:84-90; vllm 0.33.0
+        model_executor/models/interfaces.py:1616-1617.
+    """
+    capture = engine_capture(ctx)
+    if capture is None or capture.source in ("default", "off") or capture.problem is None:
+        return
+    if _is_graph_problem(capture.problem) or (capture.layers is None and "isn't known" in capture.problem):
+        return
+    ids = list(capture.configured or ())
+    if capture.layers is None and (
+        "depends on the target" in capture.problem or "may count" in capture.problem
+    ):
+        return
+    if capture.layers is not None and -1 in capture.layers:
+        yield Hit(f"ids {ids}: {capture.problem}", pointer=_path(ctx), severity=Severity.WARNING)
+        return
+    yield Hit(
+        f"ids {ids}: {capture.problem}",
+        pointer=_path(ctx),
+        hint=f"{ctx.engine} says nothing while loading; the first prefill fails",
+    )
+
+
+def _is_graph_problem(problem: str) -> bool:
+    return "CUDA graphs" in problem or "cuda-graph" in problem
+
+
+@check("CAP006", "capture-ids-invalid", Severity.ERROR, needs=("draft",))
+def invalid(ctx: Context) -> Iterator[Hit]:
+    """Ids that are negative, repeated, or no integers.
+
+    Checks: capture ids are distinct, non-negative integers.
+    Why: duplicates collapse to one state; a negative id is never reached. fc then gets fewer features than it takes.
+    Example: target_layer_ids [1, 3, 3] holds 3 twice
+    Fix: Write the ids that the draft was trained with.
+    References: sglang 0.5.23 srt/models/llama.py:485-494 (membership test); NVIDIA/Model-Optimizer#2149.
+    """
+    assert ctx.draft is not None
+    config = ctx.checkpoint.config or {}
+    for path in (
+        NESTED,
+        TOP,
+        "dflash_config/target_layer_ids",
+        "target_layer_ids",
+        "aux_hidden_state_layer_ids",
+    ):
+        value = pointer(config, path)
+        if not isinstance(value, list) or not value:
+            continue
+        wrong = [v for v in value if not isinstance(v, int) or isinstance(v, bool)]
+        if wrong:
+            yield Hit(f"{path} holds {wrong[0]!r}, which is no integer", pointer="/" + path)
+            continue
+        low = -1 if path.endswith("target_layer_ids") and ctx.draft.algorithm.startswith("dflash") else 0
+        negative = [v for v in value if v < low]
+        twice = sorted({v for v in value if value.count(v) > 1})
+        if negative:
+            yield Hit(f"{path} {value} holds {negative[0]}, a layer that doesn't exist", pointer="/" + path)
+        elif twice:
+            yield Hit(
+                f"{path} {value} holds {twice[0]} twice: the states collapse to one and fc takes {len(value)}",
+                pointer="/" + path,
+            )
+
+
+@check(
+    "CAP007", "capture-ids-not-read", Severity.ERROR, needs=("draft", "engine"), after=("CFG002", "CFG003")
+)
+def not_read(ctx: Context) -> Iterator[Hit]:
+    """The ids stand where this engine doesn't look.
+
+    Checks: SGLang finds ids in eagle_config, vLLM on the top level of the config.
+    Why: SGLang ignores the top-level spelling and takes the default layers; vLLM's default runner ignores the nested one, and its
+        older runner reads it one layer off. Where the draft was trained on other layers, acceptance drops without a word.
+    Example: the ids [2, 12, 22] stand on the top level, where SGLang doesn't look: it captures the default layers
+    Fix: ckpt fix-keys IN OUT --to dual writes both spellings.
+    References: sglang 0.5.23 srt/model_executor/model_runner_components/spec_aux_hidden_state.py:185-196; vllm 0.33.0
+        v1/worker/gpu/spec_decode/eagle/eagle3_utils.py:119, v1/worker/gpu_model_runner.py:5207-5219.
+    """
+    assert ctx.draft is not None and ctx.engine is not None
+    if ctx.draft.algorithm not in EAGLE3 or _refused_config(ctx):
+        return
+    nested, top = written_ids(ctx)
+    trained = ctx.draft.facts.capture_layers
+    depth = ctx.target.num_hidden_layers if ctx.target else None
+    engine = family(ctx.engine.name)
+    if engine == "sglang" and nested is None and top is not None:
+        same = depth is not None and trained == default_layers(depth)
+        if same:
+            return
+        yield Hit(
+            f"the ids {list(top)} stand on the config's top level, where SGLang doesn't look: it captures its default layers "
+            + (f"(outputs of {list(default_layers(depth))})" if depth else "(2, N//2, N-3)")
+            + f", and the draft was trained on the outputs of {list(trained or ())}",
+            pointer="/" + TOP,
+            severity=None if depth is not None else Severity.WARNING,
+            hint="ckpt fix-keys IN OUT writes them where SGLang looks",
+        )
+    if engine == "vllm" and top is None and nested is not None:
+        default = default_layers(depth) if depth else None
+        if trained is not None and default == trained and not _v1_reads_off(ctx):
+            return
+        yield Hit(
+            f"the ids {list(nested)} stand in eagle_config: vLLM's default runner (V2) ignores them and captures its default layers"
+            + (f" (outputs of {list(default)})" if default else "")
+            + f"; the V1 runner takes them as states entering those layers{_trained(trained)}",
+            pointer="/" + NESTED,
+            severity=None
+            if depth is not None and trained is not None and default != trained
+            else Severity.WARNING,
+            hint=f'write "eagle_aux_hidden_state_layer_ids": {[k + 1 for k in trained]} on the top level'
+            if trained
+            else None,
+        )
+
+
+def _v1_reads_off(ctx: Context) -> bool:
+    """Whether the V1 runner, which P-EAGLE takes, reads the nested ids as other layers."""
+    return ctx.draft is not None and ctx.draft.algorithm == "peagle"
+
+
+def _trained(layers: tuple[int, ...] | None) -> str:
+    return f", and the draft was trained on the outputs of {list(layers)}" if layers is not None else ""
+
+
+@check(
+    "CAP008",
+    "capture-off-by-one",
+    Severity.WARNING,
+    needs=("draft", "engine"),
+    after=("CAP005", "CAP006", "CAP007", "CFG002"),
+)
+def off_by_one(ctx: Context) -> Iterator[Hit]:
+    """The engine reads the ids as other layers than the draft was trained on.
+
+    Checks: the layers that the engine captures for this target's class equal the draft's.
+    Why: nested ids count outputs for most SGLang targets and are taken as written for DeepSeek, Kimi and GLM unless the first is
+        1; vLLM's ids count states entering a layer. One layer off costs acceptance and nothing is logged.
+    Example: SGLang adds 1 to [2, 4, 5] for this target and captures the outputs of layers 2, 4, 5; the same list in vLLM's
+        convention means 1, 3, 4
+    Fix: ckpt fix-keys IN OUT --target TARGET writes ids that the class reads as the draft was trained.
+    References: sglang 0.5.23 srt/models/llama.py:929-941, deepseek_v2.py:3458-3473, gpt_oss.py:1337-1352; sglang#25454.
+    """
+    assert ctx.draft is not None and ctx.engine is not None
+    capture = engine_capture(ctx)
+    trained = ctx.draft.facts.capture_layers
+    if capture is None or capture.layers is None or capture.source in ("default", "off"):
+        return
+    ids = list(capture.configured or ())
+    if trained is None:
+        if ctx.draft.ambiguous_capture is None:
+            return
+        return  # CAP003 says that nothing decides it
+    if capture.layers != trained:
+        yield Hit(
+            f"{ctx.engine} reads the ids {ids} for {target_class(ctx) or 'this target'} as outputs of layers {list(capture.layers)}; "
+            f"the list looks like outputs of {list(trained)}",
+            pointer=_path(ctx),
+            hint="ckpt fix-keys IN OUT --target TARGET writes ids that this class reads as the draft was trained",
+        )
+
+
+@check("CAP009", "capture-ids-absent", Severity.INFO, needs=("draft", "engine"), after=("CFG002",))
+def absent(ctx: Context) -> Iterator[Hit]:
+    """No ids: the engine takes its default layers.
+
+    Checks: the config states which layers the draft captures.
+    Why: without ids both engines capture the states entering layers 2, N//2 and N-3, which is what EAGLE's own code and most
+        trainers use. A draft trained on others accepts little, and nothing is logged.
+    Example: no capture ids: vLLM captures the outputs of layers [1, 3, 4] by default
+    Fix: Write the ids that the draft was trained with.
+    References: sglang 0.5.23 srt/models/llama.py:933-941; vllm 0.33.0 model_executor/models/interfaces.py:1772; vLLM#50170.
+    """
+    assert ctx.draft is not None and ctx.engine is not None
+    if ctx.draft.algorithm not in EAGLE3 or _refused_config(ctx) or ctx.checkpoint.config is None:
+        return
+    nested, top = written_ids(ctx)
+    if nested is not None or top is not None:
+        return
+    depth = ctx.target.num_hidden_layers if ctx.target else None
+    layers = (
+        f"the outputs of layers {list(default_layers(depth))}"
+        if depth
+        else "the states entering layers 2, N//2 and N-3"
+    )
+    own_default = ctx.draft.format in ("safeailab", "angelslim", "sglang", "specforge")
+    # A speculators or vLLM config states its ids as a rule, so their absence there is a loss, not a habit.
+    yield Hit(
+        f"config.json states no capture ids (eagle_aux_hidden_state_layer_ids): {ctx.engine} captures {layers} by default",
+        file="config.json",
+        severity=Severity.WARNING
+        if family(ctx.engine.name) == "vllm" and not _trained_with_defaults(ctx, own_default)
+        else None,
+        hint="write the ids that the draft was trained with, if they aren't the default ones",
+    )
+
+
+def _trained_with_defaults(ctx: Context, own_default: bool) -> bool:
+    """Whether the draft's framework knows no other layers (EAGLE's own code, AngelSlim)."""
+    return own_default and ctx.draft is not None and ctx.draft.format in ("safeailab", "angelslim")
+
+
+@check(
+    "CAP010",
+    "capture-count",
+    Severity.ERROR,
+    needs=("draft", "engine"),
+    after=("CAP006", "SHP001", "CFG002", "FIL"),
+)
+def count(ctx: Context) -> Iterator[Hit]:
+    """fc takes another number of layers than the engine captures.
+
+    Checks: fc's input width is target_hidden_size times the number of captured layers.
+    Why: the first prefill fails with a shape error, after minutes of loading; SGLang and vLLM build fc by the number of ids
+        that their class counts, which isn't always the number that is captured.
+    Example: fc.weight takes 4 x 64 inputs and the config states no ids: 3 layers are captured by default
+    Fix: Write the ids that the draft was trained with, and num_aux_hidden_states.
+    References: sglang 0.5.23 srt/models/llama_eagle3.py:151-170; vllm 0.33.0 model_executor/models/llama_eagle3.py:209-221.
+    """
+    assert ctx.draft is not None
+    capture = engine_capture(ctx)
+    fc = ctx.draft.tensors.get("fc.weight")
+    facts = ctx.draft.facts
+    width = facts.target_hidden_size or facts.hidden_size
+    if capture is None or capture.layers is None or fc is None or not width or capture.problem is not None:
+        return
+    shape = ctx.checkpoint.tensors[fc].shape
+    if len(shape) != 2 or shape[1] % width or not capture.layers:
+        return
+    takes = shape[1] // width
+    if takes != len(capture.layers):
+        yield Hit(
+            f"{fc} takes {takes} x {width} inputs and {ctx.engine} captures {len(capture.layers)} layers "
+            f"({'by default' if capture.source == 'default' else 'as the config says'})",
+            tensor=fc,
+            hint="write the ids that the draft was trained with, and num_aux_hidden_states",
+        )
+
+
+@check("CAP011", "capture-ids-unsorted", Severity.WARNING, needs=("draft",), after=("CAP006",))
+def unsorted(ctx: Context) -> Iterator[Hit]:
+    """The ids don't ascend, and engines concatenate in ascending order.
+
+    Checks: capture ids are in ascending order.
+    Why: every engine concatenates the states by layer, whatever the order of the list. If training concatenated in the order of the
+        list, fc's blocks meet the wrong layers, without a word.
+    Example: the ids [58, 30, 2] don't ascend: engines concatenate the states by layer
+    Fix: Sort the ids, and permute fc's column blocks (and fc_norm) if training kept the list's order.
+    References: sglang 0.5.23 srt/models/llama.py:485-494; vllm 0.33.0 model_executor/models/interfaces.py:1616-1617.
+    """
+    assert ctx.draft is not None
+    if ctx.draft.algorithm not in EAGLE3:
+        return
+    for path, ids in zip((NESTED, TOP), written_ids(ctx), strict=True):
+        if ids is not None and list(ids) != sorted(ids):
+            yield Hit(
+                f"{path} {list(ids)} doesn't ascend: engines concatenate the states by layer, and fc's blocks must be in that order",
+                pointer="/" + path,
+            )
+            return
+
+
+@check("CAP012", "capture-legacy-generation", Severity.WARNING, needs=("draft",))
+def legacy_generation(ctx: Context) -> Iterator[Hit]:
+    """A draft trained by speculators 0.3 or 0.4, whose own data generation counted layers one higher.
+
+    Checks: speculators_version is not 0.3.x or 0.4.x with no ids in the config.
+    Why: those releases captured the output of layer k for id k, with nominal ids 2, N//2, N-3, and wrote no ids; engines take the
+        states entering those layers, one earlier. The files don't tell which data generation was used.
+    Example: speculators_version is 0.4.0 and no ids are stated: its own data generation captured one layer later
+    Fix: If the draft was trained on states that speculators generated itself, write ids one higher.
+    References: speculators v0.4.0 src/speculators/data_generation/custom_worker.py; removed in 0.5.
+    """
+    assert ctx.draft is not None
+    config = ctx.checkpoint.config or {}
+    version = config.get("speculators_version")
+    if (
+        ctx.draft.format != "speculators"
+        or not isinstance(version, str)
+        or not version.startswith(("0.3.", "0.4."))
+    ):
+        return
+    if version.startswith("0.4.0.1") or written_ids(ctx)[1] is not None:
+        return
+    yield Hit(
+        f"speculators_version is {version} and no ids are stated: that release's own data generation captured one layer later than "
+        "engines do by default, and the files don't tell which was used",
+        pointer="/speculators_version",
+        hint="if speculators generated the training states itself, the ids are [3, N//2+1, N-2] in vLLM's convention",
+    )
+
+
+@check("CAP003", "capture-convention-undecided", Severity.WARNING, needs=("draft", "engine"))
+def undecided(ctx: Context) -> Iterator[Hit]:
+    """Nothing decides how the ids count.
+
+    Checks: the ids show their convention, or stand in a field whose convention is fixed.
+    Why: files with nested ids follow both conventions. Read one layer off, the draft gets features it wasn't trained on.
+    Example: nothing decides how [4, 20, 40] counts
+    Fix: --layer-convention with fix-keys; for verify, write the top-level ids too.
+    References: sglang 0.5.23 srt/models/llama.py:929-941; nvidia/gpt-oss-120b-Eagle3-v3 ([24, 30, 36] with 36 layers).
+    """
+    assert ctx.draft is not None
+    ids = ctx.draft.ambiguous_capture
+    if ids is None:
+        return
+    capture = engine_capture(ctx)
+    reads = (
+        f"; {ctx.engine} reads them as outputs of layers {list(capture.layers)}"
+        if capture is not None and capture.layers is not None
+        else ""
+    )
+    yield Hit(
+        f"nothing decides how the ids {list(ids)} count (outputs of those layers, or states entering them){reads}",
+        pointer="/" + NESTED,
+        severity=Severity.INFO,
+        hint="compare with the training config; ckpt fix-keys --layer-convention rewrites them for the engine",
+    )
+
+
+@check("CAP014", "capture-graphs-default", Severity.ERROR, needs=("draft", "engine"), engines=("sglang",))
+def graphs(ctx: Context) -> Iterator[Hit]:
+    """This release captures CUDA graphs with the default layers.
+
+    Checks: on SGLang 0.4.9 to 0.5.10.post1 the captured layers are the default ones.
+    Why: prefill takes the configured layers and decoding in CUDA graphs the default ones.
+    Example: CUDA graphs capture the default layers before 0.5.11, and the draft was trained on [1, 5, 6]
+    Fix: SGLang 0.5.11 or later, or --disable-cuda-graph.
+    References: sglang 0.5.9 srt/model_executor/cuda_graph_runner.py:365, model_runner.py:604-624; fixed in 0.5.11.
+    """
+    capture = engine_capture(ctx)
+    if capture is None or capture.problem is None or not _is_graph_problem(capture.problem):
+        return
+    if ctx.launch is not None and ctx.launch.given("--disable-cuda-graph"):
+        return
+    decided = ctx.target is not None and ctx.target.num_hidden_layers is not None
+    yield Hit(
+        f"ids {list(capture.configured or ())}: {capture.problem}",
+        pointer=_path(ctx),
+        severity=None if decided else Severity.WARNING,
+        hint="serve with sglang >= 0.5.11, or with --disable-cuda-graph",
+    )

@@ -1,0 +1,174 @@
+"""ENG: can this engine version serve this target with this draft."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpt_tools.checks.base import Context, Hit, check
+from ckpt_tools.checks.capture import target_class
+from ckpt_tools.engines import contract_note
+from ckpt_tools.engines.history import family, first_release, holds
+from ckpt_tools.engines.hooks import serves
+from ckpt_tools.engines.versions import parse
+from ckpt_tools.model import Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Algorithm of a draft -> the name under which hooks are kept.
+HOOK_ALGORITHM = {
+    "eagle3": "eagle3",
+    "eagle": "eagle",
+    "peagle": "eagle3",
+    "dflash": "dflash",
+    "dflash2": "dflash",
+    "dspark": "dspark",
+}
+
+
+@check("ENG001", "target-lacks-hooks", Severity.ERROR, needs=("draft", "engine"))
+def lacks_hooks(ctx: Context) -> Iterator[Hit]:
+    """The target's class can't serve this algorithm in this release.
+
+    Checks: the target's class has set_eagle3_layers_to_capture and get_embed_and_head (SGLang), or supports EAGLE-3 states (vLLM), at
+        this release.
+    Why: SGLang looks for the hook after all weights are loaded and the pools are allocated, so the start fails after minutes.
+    Example: KimiK25ForConditionalGeneration has no set_eagle3_layers_to_capture in sglang==0.5.9; it has from 0.5.10 on
+    Fix: Serve with a release that has the hooks.
+    References: sglang 0.5.23 srt/model_executor/model_runner_components/attention_backend_setup.py:54-61; every release's classes by
+        static scan; vllm 0.33.0 model_executor/models/interfaces.py:1713-1772.
+    """
+    assert ctx.engine is not None and ctx.draft is not None
+    target = target_class(ctx)
+    algorithm = HOOK_ALGORITHM.get(ctx.draft.algorithm)
+    if target is None or algorithm is None or family(ctx.engine.name) not in ("sglang", "vllm"):
+        return
+    kind = ctx.target.text_model_type or ctx.target.model_type if ctx.target else None
+    served = serves(ctx.engine, target, algorithm, text_model_type=kind)
+    if served.ok is False:
+        needs = f"; {ctx.engine.name} {served.needs} has them" if served.needs else ""
+        yield Hit(
+            f"{served.reason}{needs}: the start fails after all weights are loaded",
+            hint=f"serve with {family(ctx.engine.name)} >= {served.needs}"
+            if served.needs
+            else "serve this target with another engine",
+        )
+
+
+@check(
+    "ENG003",
+    "algorithm-unknown-to-release",
+    Severity.ERROR,
+    needs=("draft", "engine"),
+    engines=("sglang",),
+    after=("ENG001",),
+)
+def algorithm_unknown(ctx: Context) -> Iterator[Hit]:
+    """This release doesn't know the draft's algorithm or class.
+
+    Checks: the release has the algorithm (DFLASH from 0.5.11, DSPARK from 0.5.16) and the draft's class.
+    Why: the server refuses the flag or the architecture.
+    Example: DFLASH: SGLang has it from 0.5.11 on, and this is 0.5.9
+    Fix: Serve with a newer release.
+    References: sglang srt/speculative/spec_info.py by release (engine history algo.DFLASH, algo.DSPARK).
+    """
+    assert ctx.draft is not None and ctx.engine is not None
+    fact = {
+        "dflash": "algo.DFLASH",
+        "dflash2": "dflash.DFlash2",
+        "domino": "dflash.domino",
+        "dspark": "algo.DSPARK",
+    }.get(ctx.draft.algorithm)
+    if fact is not None and holds(fact, ctx.engine) is False:
+        first = first_release(fact)
+        yield Hit(
+            f"{ctx.draft.algorithm}: SGLang has it from {first} on, and this is {ctx.engine.version}",
+            pointer="/architectures",
+            hint=f"serve with sglang >= {first}",
+        )
+
+
+@check("ENG004", "no-contract-of-this-version", Severity.INFO, needs=("engine",))
+def no_contract(ctx: Context) -> Iterator[Hit]:
+    """The version has no contract of its own.
+
+    Checks: the engine's loader was recorded at this version.
+    Why: the nearest older contract answers, with the facts whose release is known; something may have changed since.
+    Example: sglang==0.5.24 has no contract of its own; the nearest older one, 0.5.23, answers
+    Fix: verify --probe asks the installed engine itself.
+    References: docs/engines.
+    """
+    assert ctx.engine is not None
+    note = contract_note(ctx.engine)
+    if note is not None:
+        yield Hit(note, hint="ckpt verify --probe asks the installed engine itself")
+
+
+def needed_release(ctx: Context) -> tuple[str | None, list[tuple[str, str]]]:
+    """(the first SGLang release that serves this pair as it is, what asks for it).
+
+    The names alone decide most: ``layers.0.*`` is taken from 0.5.12 on, and loads as nothing in 0.4.9 to 0.5.11.
+    """
+    assert ctx.draft is not None
+    needs: list[tuple[str, str]] = []
+    facts = ctx.draft.facts
+    if ctx.draft.algorithm == "eagle3":
+        kind = "mla" if facts.layer_type == "mla" else "llama"
+        if kind == "mla":
+            needs.append((first_release("draft.Eagle3DeepseekV2ForCausalLM") or "", "the MLA draft class"))
+        elif any(
+            native.removeprefix(ctx.draft.wrapper).startswith("layers.0.")
+            for native in ctx.draft.tensors.values()
+        ):
+            needs.append(
+                (
+                    first_release("eagle3.names.layers0") or "",
+                    "layers.0.* names (they load as nothing before)",
+                )
+            )
+        for flag in ("norm_before_fc", "fc_norm", "norm_output"):
+            fact = f"eagle3.{flag}.{kind}"
+            if getattr(facts, flag) and not (flag == "norm_before_fc" and kind == "mla"):
+                needs.append((first_release(fact) or "", flag))
+        if (facts.num_layers or 1) > 1 and kind != "mla":
+            needs.append((first_release("eagle3.multilayer") or "", f"{facts.num_layers} draft layers"))
+        if facts.num_aux not in (None, 3):
+            needs.append((first_release("eagle3.num_aux") or "", f"{facts.num_aux} captured layers"))
+    target = target_class(ctx)
+    algorithm = HOOK_ALGORITHM.get(ctx.draft.algorithm)
+    if target is not None and algorithm is not None:
+        from ckpt_tools.engines.history import releases_read
+        from ckpt_tools.model import Engine
+
+        oldest = releases_read("sglang")[0]
+        served = serves(Engine("sglang", oldest, oldest), target, algorithm)
+        if served.needs:
+            needs.append((served.needs, f"{target}'s hooks"))
+    needs = [n for n in needs if n[0]]
+    return (max((v for v, _ in needs), key=parse) if needs else None), needs
+
+
+@check(
+    "ENG005",
+    "needs-release",
+    Severity.INFO,
+    needs=("draft", "engine"),
+    engines=("sglang",),
+    after=("CFG", "KEY", "ENG001", "ENG003", "LAY005", "NRM"),
+)
+def needs_release(ctx: Context) -> Iterator[Hit]:
+    """The first release that serves this draft as it is.
+
+    Checks: whether older releases behave otherwise.
+    Why: an older release drops names or flags without a word: layers.0.* loads as nothing on 0.4.9 to 0.5.11.
+    Example: needs sglang >= 0.5.12: layers.0.* names (from 0.5.12)
+    Fix: Serve with that release or a later one; ckpt fix-keys writes names that every release takes.
+    References: every SGLang release from 0.4.6 to 0.5.23 was read.
+    """
+    first, needs = needed_release(ctx)
+    if first is None or ctx.engine is None or ctx.engine.name == "sglang-ext":
+        return
+    listed = ", ".join(
+        f"{what} (from {version})" for version, what in sorted(needs, key=lambda n: parse(n[0]))
+    )
+    yield Hit(f"needs sglang >= {first}: {listed}", severity=Severity.INFO)

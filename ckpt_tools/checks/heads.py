@@ -1,0 +1,183 @@
+"""HED: embed_tokens, lm_head, tying."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpt_tools.checks.base import Context, Hit, check
+from ckpt_tools.engines.history import family
+from ckpt_tools.model import Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@check(
+    "HED001", "lm-head-missing", Severity.ERROR, needs=("draft", "load"), after=("FIL", "KEY003", "HED002")
+)
+def head_missing(ctx: Context) -> Iterator[Hit]:
+    """The draft's own head is missing.
+
+    Checks: an EAGLE-3 draft with a vocabulary of its own has lm_head.weight.
+    Why: SGLang builds a head of draft_vocab_size rows and leaves it uninitialised; vLLM takes the first rows of the target's head
+        and maps them through d2t. Both start, and accept nothing.
+    Example: lm_head.weight is missing and draft_vocab_size is 256: SGLang leaves the head uninitialised (accept length 1.00)
+    Fix: Take the tensor from the training checkpoint; with the target's own vocabulary, draft_vocab_size: null shares its head.
+    References: sglang 0.5.23 srt/models/llama_eagle3.py:303-318 (run); vllm 0.33.0 v1/worker/gpu/spec_decode/eagle/utils.py:107-119
+        (run).
+    """
+    assert ctx.draft is not None and ctx.load is not None
+    facts = ctx.draft.facts
+    if ctx.draft.algorithm not in ("eagle3", "peagle") or "lm_head.weight" in ctx.draft.tensors:
+        return
+    if ctx.load.refused or not ctx.checkpoint.tensors:
+        return
+    size = facts.draft_vocab_size
+    stated = (ctx.checkpoint.config or {}).get("draft_vocab_size")
+    if family(ctx.engine.name if ctx.engine else "") == "sglang":
+        if any(f.filled_by == "nothing" and "lm_head" in n for n, f in ctx.load.parameters.items()):
+            yield Hit(
+                f"lm_head.weight is missing and draft_vocab_size is {stated}: {ctx.engine} builds a head of its own and leaves it "
+                "uninitialised; accept length is exactly 1.00",
+                tensor="lm_head.weight",
+                hint="take it from the training checkpoint"
+                + ("; null shares the target's head" if size == facts.vocab_size else ""),
+            )
+    elif size is not None and facts.vocab_size is not None and size < facts.vocab_size:
+        yield Hit(
+            f"lm_head.weight is missing and draft_vocab_size {size} is below vocab_size {facts.vocab_size}: {ctx.engine} takes the first "
+            f"{size} rows of the target's head and maps them through d2t",
+            tensor="lm_head.weight",
+            hint="take it from the training checkpoint",
+        )
+
+
+@check("HED002", "tied-embeddings", Severity.ERROR, needs=("draft", "engine"), engines=("sglang",))
+def tied(ctx: Context) -> Iterator[Hit]:
+    """tie_word_embeddings is true in a draft.
+
+    Checks: tie_word_embeddings is false or absent.
+    Why: SGLang makes the embedding the head, drops the draft's lm_head and cuts the logits to draft_vocab_size: acceptance is
+        zero. For EAGLE-1 heads it deletes the one shared weight twice and raises. The flag is often copied from a small target.
+    Example: tie_word_embeddings is true and lm_head.weight has 96 rows of its own
+    Fix: Set it to false; ckpt fix-keys does.
+    References: sglang 0.5.23 srt/models/llama_eagle3.py:303 (run), srt/models/llama_eagle.py set_embed_and_head (run); sglang#33964,
+        SpecForge#140.
+    """
+    assert ctx.draft is not None
+    config = ctx.checkpoint.config or {}
+    if config.get("tie_word_embeddings") is not True or ctx.draft.format == "speculators":
+        return
+    if ctx.draft.algorithm == "eagle3" and ctx.draft.facts.layer_type != "mla":
+        head = ctx.draft.tensors.get("lm_head.weight")
+        rows = ctx.checkpoint.tensors[head].shape[0] if head else None
+        yield Hit(
+            "tie_word_embeddings is true: SGLang makes the target's embedding the head"
+            + (f" and drops {head} with its {rows} rows" if head else "")
+            + "; acceptance is zero",
+            pointer="/tie_word_embeddings",
+            hint='set "tie_word_embeddings": false; ckpt fix-keys IN OUT does',
+        )
+    elif ctx.draft.algorithm == "eagle":
+        yield Hit(
+            "tie_word_embeddings is true: handing over embedding and head, SGLang deletes the one shared weight twice and raises "
+            "AttributeError",
+            pointer="/tie_word_embeddings",
+            hint='set "tie_word_embeddings": false',
+        )
+
+
+@check(
+    "HED005",
+    "embedding-replaced",
+    Severity.ERROR,
+    needs=("draft", "engine", "same", "target.embed_tensor"),
+    engines=("sglang",),
+)
+def embedding_replaced(ctx: Context) -> Iterator[Hit]:
+    """The draft's embedding differs from the target's, and SGLang replaces it.
+
+    Checks: (with the target's shards at hand) embed_tokens.weight equals the target's embedding.
+    Why: SGLang puts the target's embedding in its place unless the widths differ; a head trained with another one drafts worse.
+    Example: embed_tokens.weight differs from the target's model.embed_tokens.weight
+    Fix: Serve with vLLM, which keeps it.
+    References: sglang 0.5.23 srt/speculative/eagle_worker_v2.py:353-363.
+    """
+    assert ctx.draft is not None and ctx.target is not None and ctx.same is not None
+    native, theirs = ctx.draft.tensors.get("embed_tokens.weight"), ctx.target.embed_tensor
+    facts = ctx.draft.facts
+    if native is None or theirs is None or facts.target_hidden_size not in (None, facts.hidden_size):
+        return
+    if ctx.engine is not None and ctx.engine.name == "sglang-ext":
+        return
+    if ctx.same(native, theirs) is False:
+        mine = ctx.checkpoint.tensors[native].shape
+        other = (
+            ctx.target_tensors[theirs].shape if ctx.target_tensors and theirs in ctx.target_tensors else mine
+        )
+        if mine != other:
+            yield Hit(
+                f"{native} is {list(mine)} and the target's {theirs} is {list(other)}: the draft belongs to another model",
+                tensor=native,
+            )
+        else:
+            yield Hit(
+                f"{native} differs from the target's {theirs}: if it was trained, SGLang's replacing it loses that",
+                tensor=native,
+                severity=None if facts.embed_requires_grad else Severity.WARNING,
+                hint="vLLM keeps a draft's own embedding",
+            )
+
+
+@check(
+    "HED006", "embedding-needed", Severity.ERROR, needs=("draft", "engine"), after=("FIL", "KEY003", "SHP001")
+)
+def embedding_needed(ctx: Context) -> Iterator[Hit]:
+    """A draft of another width than its target lacks its own embedding.
+
+    Checks: with target_hidden_size different from hidden_size there is embed_tokens.weight.
+    Why: the target's embedding doesn't fit. SGLang leaves the draft's uninitialised; vLLM's default runner fails in the forward
+        pass, its older one keeps uninitialised memory.
+    Example: hidden_size 48 differs from the target's 64 and embed_tokens.weight is missing
+    Fix: Take the tensor from the training checkpoint.
+    References: sglang 0.5.23 srt/models/llama.py:910-918; vllm 0.33.0 v1/worker/gpu/spec_decode/eagle/utils.py:18-77,
+        v1/spec_decode/llm_base_proposer.py:1476-1498.
+    """
+    assert ctx.draft is not None
+    facts = ctx.draft.facts
+    wide = ctx.target.hidden_size if ctx.target is not None else None
+    theirs = facts.target_hidden_size or wide
+    if (
+        facts.hidden_size is None
+        or theirs in (None, facts.hidden_size)
+        or "embed_tokens.weight" in ctx.draft.tensors
+    ):
+        return
+    if ctx.draft.algorithm not in ("eagle3", "peagle") or not ctx.checkpoint.tensors:
+        return
+    yield Hit(
+        f"hidden_size {facts.hidden_size} differs from the target's {theirs} and embed_tokens.weight is missing: the target's "
+        "embedding doesn't fit and the draft's stays uninitialised",
+        tensor="embed_tokens.weight",
+        hint="take it from the training checkpoint",
+    )
+
+
+@check("HED007", "speculators-embedding-missing", Severity.INFO, needs=("draft",))
+def speculators_embedding(ctx: Context) -> Iterator[Hit]:
+    """A speculators EAGLE-3 folder without an embedding.
+
+    Checks: a speculators eagle3 or peagle folder holds embed_tokens.weight.
+    Why: engines share the target's, so serving works; speculators itself loads uninitialised memory without a message.
+    Example: embed_tokens.weight is missing: engines share the target's, speculators itself loads uninitialised memory
+    Fix: Nothing for serving; to load it with speculators, add the target's embedding.
+    References: speculators 0.9.0 models/eagle3/core.py:37-42, model.py:73-79 (run).
+    """
+    assert ctx.draft is not None
+    if ctx.draft.format != "speculators" or ctx.draft.algorithm not in ("eagle3", "peagle"):
+        return
+    if "embed_tokens.weight" not in ctx.draft.tensors and ctx.checkpoint.tensors:
+        yield Hit(
+            "embed_tokens.weight is missing: engines share the target's; speculators itself would load uninitialised memory",
+            tensor="embed_tokens.weight",
+        )

@@ -1,0 +1,126 @@
+"""LAY: number of layers, layer types, windows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpt_tools.checks.base import Context, Hit, check
+from ckpt_tools.engines.history import family, first_release, holds
+from ckpt_tools.model import Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def layers_in_file(ctx: Context) -> int | None:
+    """Decoder layers that the tensors make up; ``None`` without tensors."""
+    if ctx.draft is None or not ctx.draft.tensors:
+        return None
+    found = {int(p[1]) for n in ctx.draft.tensors if (p := n.split("."))[0] == "layers" and p[1].isdigit()}
+    return max(found) + 1 if found else None
+
+
+def _at(ctx: Context) -> str:
+    nested = ctx.draft is not None and ctx.draft.format == "speculators"
+    return "/transformer_layer_config/num_hidden_layers" if nested else "/num_hidden_layers"
+
+
+@check("LAY002", "layer-count-too-high", Severity.ERROR, needs=("draft",), after=("FIL", "KEY003"))
+def too_many(ctx: Context) -> Iterator[Hit]:
+    """The config promises more draft layers than the file holds.
+
+    Checks: num_hidden_layers is the number of decoder layers among the tensors.
+    Why: the extra layers are built and stay uninitialised. The number is often copied from the target.
+    Example: num_hidden_layers is 36 and the file holds 1 decoder layer: 35 layers stay uninitialised
+    Fix: Write the number of layers in the file.
+    References: sglang 0.5.23 (run: 49 parameters without data); up to 0.5.11: ValueError `EAGLE3 currently only supports 1 layer`.
+    """
+    assert ctx.draft is not None
+    stated, there = ctx.draft.facts.num_layers, layers_in_file(ctx)
+    if stated is None or there is None or stated <= there or ctx.draft.algorithm == "mtp":
+        return
+    yield Hit(
+        f"num_hidden_layers is {stated} and the file holds {there} decoder layer{'s' if there > 1 else ''}: "
+        f"{stated - there} layers would stay uninitialised",
+        pointer=_at(ctx),
+        hint=f'write "num_hidden_layers": {there}',
+    )
+
+
+@check("LAY003", "layer-count-too-low", Severity.ERROR, needs=("draft",), after=("FIL",))
+def too_few(ctx: Context) -> Iterator[Hit]:
+    """The file holds more decoder layers than the config says.
+
+    Checks: every layer among the tensors is counted by num_hidden_layers.
+    Why: SGLang drops the extra layers without a word, vLLM raises. The head was trained with them.
+    Example: the file holds 2 decoder layers and num_hidden_layers is 1: layers.1.* would be lost
+    Fix: Write the number of layers in the file.
+    References: sglang 0.5.23 (run: dropped silently); vllm 0.33.0 (run: There is no module or parameter named 'layers.1').
+    """
+    assert ctx.draft is not None
+    stated, there = ctx.draft.facts.num_layers, layers_in_file(ctx)
+    if stated is None or there is None or stated >= there or ctx.draft.algorithm == "mtp":
+        return
+    lost = next(
+        (native for n, native in ctx.draft.tensors.items() if n.startswith(f"layers.{stated}.")), None
+    )
+    yield Hit(
+        f"the file holds {there} decoder layers and num_hidden_layers is {stated}: layers.{stated}.* would be lost",
+        pointer=_at(ctx),
+        tensor=lost,
+        hint=f'write "num_hidden_layers": {there}',
+    )
+
+
+@check(
+    "LAY005", "layer-count-unsupported", Severity.ERROR, needs=("draft", "engine"), after=("LAY002", "LAY003")
+)
+def unsupported(ctx: Context) -> Iterator[Hit]:
+    """More draft layers than this release or class builds.
+
+    Checks: one layer for MLA drafts and for SGLang before 0.5.12.
+    Why: the engine raises `EAGLE3 currently only supports 1 layer`.
+    Example: 2 draft layers: SGLang serves them from 0.5.12 on, and this is 0.5.9
+    Fix: Serve with a newer release.
+    References: sglang 0.5.9 srt/models/llama_eagle3.py:199, 0.5.23 srt/models/kimi_k25_eagle3.py:243 (run).
+    """
+    assert ctx.draft is not None and ctx.engine is not None
+    stated = ctx.draft.facts.num_layers
+    if stated is None or stated < 2 or ctx.draft.algorithm != "eagle3" or family(ctx.engine.name) != "sglang":
+        return
+    if ctx.draft.facts.layer_type == "mla":
+        yield Hit(f"{stated} draft layers: SGLang's MLA class builds one and raises", pointer=_at(ctx))
+    elif holds("eagle3.multilayer", ctx.engine) is False and ctx.engine.name != "sglang-ext":
+        first = first_release("eagle3.multilayer")
+        yield Hit(
+            f"{stated} draft layers: SGLang serves them from {first} on, and this is {ctx.engine.version}",
+            pointer=_at(ctx),
+            hint=f"serve with sglang >= {first}",
+        )
+
+
+@check("LAY006", "sliding-window-ignored", Severity.WARNING, needs=("draft", "engine"), engines=("sglang",))
+def window_ignored(ctx: Context) -> Iterator[Hit]:
+    """The draft was trained with a sliding window that SGLang takes from a flag only.
+
+    Checks: an EAGLE-3 draft with a sliding window is launched with --speculative-draft-window-size.
+    Why: SGLang reads neither sliding_window nor layer_types of an EAGLE-3 draft; past the window the head sees more than in
+        training, and acceptance falls on long contexts.
+    Example: sliding_window is 2048 and SGLang doesn't read it
+    Fix: Launch with --speculative-draft-window-size 2048 (0.5.12 and later).
+    References: sglang 0.5.23 srt/models/llama_eagle3.py:288-299; flag from 0.5.12.
+    """
+    assert ctx.draft is not None and ctx.engine is not None
+    window = ctx.draft.facts.sliding_window
+    if window is None or ctx.draft.algorithm != "eagle3" or ctx.engine.name == "sglang-ext":
+        return
+    if ctx.launch is not None and ctx.launch.given("--speculative-draft-window-size"):
+        return
+    yield Hit(
+        f"sliding_window is {window}, and SGLang doesn't read it from an EAGLE-3 draft: past {window} tokens the head sees more than in "
+        "training",
+        pointer="/transformer_layer_config/sliding_window"
+        if ctx.draft.format == "speculators"
+        else "/sliding_window",
+        hint=f"launch with --speculative-draft-window-size {window} (SGLang 0.5.12 and later)",
+    )

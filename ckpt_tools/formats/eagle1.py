@@ -1,0 +1,41 @@
+"""What the EAGLE-1/2 formats share: a head without norms and without a head of its own, fc over [embedding, hidden]."""
+
+from __future__ import annotations
+
+from ckpt_tools.formats.base import Clue, Seen, any_of, no_field, no_tensor
+from ckpt_tools.formats.canonical import vocabulary
+from ckpt_tools.formats.names import NameMap, Row
+
+
+def _fc_over_two(seen: Seen) -> bool:
+    fc = seen.tensors.get("fc.weight")
+    return fc is not None and len(fc.shape) == 2 and fc.shape[1] == 2 * fc.shape[0]
+
+
+def _one_layer_llama(seen: Seen) -> bool:
+    config = seen.config or {}
+    return (
+        not seen.tensors
+        and config.get("num_hidden_layers") == 1
+        and config.get("architectures") == ["LlamaForCausalLM"]
+    )
+
+
+SIGNATURE: Clue = any_of(
+    "the head of EAGLE-1: fc over [embedding, hidden], no norms",
+    Clue("tensor", "fc.weight", "fc takes [embedding, hidden]", _fc_over_two),
+    Clue("config", "num_hidden_layers", "a Llama of one layer and no weights to look at", _one_layer_llama),
+)
+
+NO_LATER_HEAD = (
+    no_field("draft_vocab_size", "no draft_vocab_size (EAGLE-3)"),
+    no_field("eagle_config", "no eagle_config (EAGLE-3)"),
+    no_tensor("midlayer.**", "no midlayer (EAGLE-3)"),
+    no_tensor("d2t", "no d2t (EAGLE-3)"),
+    no_tensor("norm.weight", "no final norm"),
+    no_tensor("hidden_norm.weight", "no norm after fc (DFlash)"),
+    no_tensor("**.hidden_norm.weight", "no hidden_norm (EAGLE-3)"),
+    no_tensor("mtp.**", "no mtp.* (MTP)"),
+)
+
+NAMES = NameMap((Row("**", "**"),), vocabulary("eagle"))
