@@ -1,7 +1,7 @@
 """Fuzz what opens checkpoints: headers, indexes and configs.
 
     python -m tests.fuzz.headers --count 1000000 --seed 1
-    python -m tests.fuzz.headers --atheris -max_total_time=600      # coverage-guided, needs atheris
+    python -m tests.fuzz.headers --atheris CORPUS -max_total_time=600      # coverage-guided, needs atheris
 
 Inputs are valid files changed in their structure, in their text, or in their bytes; an input whose outcome is new is
 kept and changed further. For every input: nothing but a finding or a documented error, no more than a second of
@@ -18,6 +18,7 @@ import resource
 import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import safetensors
@@ -32,7 +33,6 @@ from ckpt_tools.model import DTYPE_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 MAX_SECONDS = 1.0
 MAX_MEGABYTES = 500
@@ -365,26 +365,40 @@ def megabytes() -> int:
     return peak // (1024 * 1024 if sys.platform == "darwin" else 1024)
 
 
-def run_atheris(arguments: list[str]) -> None:
-    """Coverage-guided: the engine chooses bytes, and which kind of file they are."""
+def run_atheris(corpus: Path, arguments: list[str]) -> None:
+    """Coverage-guided: the engine chooses bytes, the first of which says what kind of file the others are."""
     import atheris  # an optional tool of the fuzzer alone
 
     atheris.instrument_all()
-    shards = index_input(random.Random(0), [])
+    rng = random.Random(0)
+    shards = index_input(rng, [])
+    corpus.mkdir(parents=True, exist_ok=True)
+    for number in range(40):
+        document, size = valid_header(rng)
+        raw = json.dumps(document, separators=(",", ":")).encode()
+        (corpus / f"header-{number}").write_bytes(bytes([size % 64]) + raw)
+    (corpus / "index").write_bytes(b"\x80" + json.dumps(_INDEX).encode())
+    (corpus / "config").write_bytes(b"\xc0" + json.dumps(_CONFIG).encode())
 
     def one(data: bytes) -> None:
-        kind, rest = data[:1], data[1:]
-        empty = safetensors_bytes({}, 0)
-        if kind < b"\x60":
-            check({"config.json": b"{}", "model.safetensors": len(rest).to_bytes(8, "little") + rest})
-        elif kind < b"\x80":
+        if not data:
+            return
+        kind, rest = data[0], data[1:]
+        if kind < 64:
+            check(
+                {
+                    "config.json": b"{}",
+                    "model.safetensors": len(rest).to_bytes(8, "little") + rest + bytes(kind),
+                }
+            )
+        elif kind < 128:
             check({"config.json": b"{}", "model.safetensors": rest})
-        elif kind < b"\xc0":
+        elif kind < 192:
             check({**shards, "config.json": b"{}", "model.safetensors.index.json": rest})
         else:
-            check({"config.json": rest, "model.safetensors": empty})
+            check({"config.json": rest, "model.safetensors": safetensors_bytes({}, 0)})
 
-    atheris.Setup([sys.argv[0], *arguments], one)
+    atheris.Setup([sys.argv[0], *arguments, str(corpus)], one)
     atheris.Fuzz()
 
 
@@ -400,7 +414,7 @@ def main() -> int:
     )
     options, rest = parser.parse_known_args()
     if options.atheris:
-        run_atheris(rest)
+        run_atheris(options.atheris, rest)
         return 0
     started = time.monotonic()
     result = run(options.count, options.seed, lambda line: print(line, file=sys.stderr))

@@ -6,7 +6,7 @@ import json
 import random
 
 import safetensors
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import SafetensorError
 
@@ -61,6 +61,7 @@ def verdicts(data):
     return ours, theirs
 
 
+@settings(deadline=None)
 @given(headers(), st.booleans(), st.randoms(use_true_random=False))
 def test_valid_headers_in_any_order(header, escaped, rng):
     document, size = header
@@ -72,6 +73,7 @@ def test_valid_headers_in_any_order(header, escaped, rng):
     assert ours == theirs
 
 
+@settings(deadline=None)
 @given(headers(), st.integers(0, 2**32))
 def test_damaged_headers(header, seed):
     document, size = header
@@ -81,12 +83,14 @@ def test_damaged_headers(header, seed):
     assert ours == theirs
 
 
+@settings(deadline=None)
 @given(st.dictionaries(NAMES, JSON, max_size=4))
 def test_any_json_object(document):
     ours, theirs = verdicts(framed(json.dumps(document).encode()))
     assert ours == theirs
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes(data):
     ours, theirs = verdicts(data)
@@ -108,6 +112,7 @@ def pointers(value, prefix=""):
         yield from pointers(child, pointer)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(NAMES, JSON, max_size=4) | st.lists(JSON, max_size=4), st.booleans())
 def test_every_pointer_has_the_line_it_is_printed_on(document, escaped):
     text = json.dumps(document, indent=1, ensure_ascii=escaped)
@@ -121,6 +126,7 @@ def test_every_pointer_has_the_line_it_is_printed_on(document, escaped):
     assert jsontext.duplicate_keys(text) == ()
 
 
+@settings(deadline=None)
 @given(st.text(max_size=80))
 def test_any_text_is_scanned(text):
     list(jsontext.positions(text))
@@ -130,6 +136,7 @@ def test_any_text_is_scanned(text):
 # -- names
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.sampled_from(PREFIXES), max_size=3),
     st.lists(st.sampled_from(["fc.weight", "norm.weight"]), min_size=1),
@@ -141,6 +148,7 @@ def test_wrappers_come_off_whatever_their_order(parts, names):
     assert set(wrapper.names.values()) == set(names)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 30), st.sets(st.integers(1, 30)))
 def test_missing_parts_complete_a_set(total, there):
     names = {f"m-{part:05d}-of-{total:05d}.safetensors" for part in there if part <= total}
