@@ -51,7 +51,7 @@ class Rewrites:
         self.home, self.kind, self.out = home, kind, home / "out"
         self.source = home / "in.bin"
         self.source.write_bytes(os.urandom(nbytes))
-        self.share = nbytes // SHARDS
+        self.share = nbytes // SHARDS // 4096 * 4096
         self.beside = ["generation-0", "generation-1", "in.bin"]
         if kind == "fill":
             (home / "real").mkdir()
@@ -61,12 +61,15 @@ class Rewrites:
             write_folder(home / f"generation-{generation}", self.files(generation), checksum=True)
 
     def files(self, generation: int) -> Sequence[OutWeights | OutFile]:
-        """Shards of the source's bytes, marked and shifted by the generation, so that every file differs."""
+        """Shards of the source's bytes, marked and shifted by the generation, so that every file differs.
+
+        Both take the same steps to write, also where whole blocks are shared.
+        """
         mark = bytes([generation]) * 9000
         tensors = [
             (
                 OutTensor(f"mark.{i}", "U8", (len(mark),), Produced(len(mark), lambda: iter([mark]))),
-                OutTensor(f"data.{i}", "U8", (self.share - 9,), self._range(i * self.share + generation)),
+                OutTensor(f"data.{i}", "U8", (self.share - 8,), self._range(i * self.share + 8 * generation)),
             )
             for i in range(SHARDS)
         ]
@@ -76,7 +79,7 @@ class Rewrites:
         ]
 
     def _range(self, start: int) -> FileRange:
-        return FileRange(self.source, start, start + self.share - 9)
+        return FileRange(self.source, start, start + self.share - 8)
 
     def write(self, generation: int) -> None:
         """Rewrite OUT as the command does."""
