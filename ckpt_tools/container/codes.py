@@ -301,10 +301,10 @@ _ROWS = (
         (_TORCH,),
     ),
     Code(
-        "SEC002", "unsafe-pickle", _E, "A pickle wants to import something that is not a tensor",
+        "SEC002", "unsafe-pickle", _E, "A pickle asks for more than tensors",
         "The pickle needs nothing beyond what `torch.load(weights_only=True)` allows.",
         "Engines refuse it, and a loader that doesn't would run whatever the pickle names.",
-        "pytorch_model.bin wants to import os.system, which a weights file never needs; nothing was run",
+        "pytorch_model.bin should hold tensors and asks for os.system; nothing was run",
         "Don't load this file. Get the weights as safetensors from their author.",
         (_TORCH,),
     ),

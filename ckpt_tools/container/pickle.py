@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 STATE_DICT_KEYS = ("draft_state_dict", "model_state_dict", "state_dict", "module", "model")
 _MAX_NESTING = 4
 _ZIP = b"PK\x03\x04"
-_GLOBAL = re.compile(r"(?:GLOBAL|Unsupported (?:global|class)[^\n]*?) ?[:`]* ?([A-Za-z_][\w]*(?:\.[\w<>]+)+)")
+_OPERAND = re.compile(r"Unsupported operand (\d+)")
+_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 
 # torch's dtype names -> safetensors'.
 _DTYPES: Mapping[str, str] = {
@@ -97,7 +98,7 @@ def read_pickle(path: Path, name: str, size: int) -> PickleContent:
         return _failed(
             "SEC002",
             name,
-            f"{shown(name)} wants to import {unsafe.what}, which a weights file doesn't need; nothing was run",
+            f"{shown(name)} should hold tensors and {unsafe}; nothing was run",
             "don't load it with weights_only=False; get the weights as safetensors from their author",
         )
     except _Damaged as damaged:
@@ -139,11 +140,7 @@ def read_pickled_tensor(path: Path, name: str) -> bytes:
 
 
 class _Unsafe(Exception):
-    """The pickle names a global that isn't allowed."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(f"wants to import {what}")
-        self.what = what
+    """The pickle needs something that weights_only doesn't allow."""
 
 
 class _Damaged(Exception):
@@ -181,10 +178,12 @@ def _load_cached(path: Path, size: int, mtime_ns: int) -> Any:  # noqa: ARG001  
             warnings.simplefilter("ignore")
             return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     except pickle.UnpicklingError as error:
-        text = str(error)
-        if match := _GLOBAL.search(text):
-            raise _Unsafe(match[1]) from None
-        raise _Damaged(_first_line(text)) from None
+        # torch wraps its reason in advice to turn weights_only off, which is not passed on.
+        reason = str(error).rpartition("WeightsUnpickler error:")[2].strip()
+        if match := _OPERAND.search(reason):
+            raise _Damaged(f"no pickle of tensors: unexpected byte {match[1]}") from None
+        match = _GLOBAL.search(reason)
+        raise _Unsafe(f"asks for {match[1]}" if match else f"is more: {_first_line(reason)}") from None
     except (
         RuntimeError,
         ValueError,

@@ -410,7 +410,10 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100_000, help="inputs to try")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--atheris", action="store_true", help="coverage-guided; further options go to libFuzzer"
+        "--atheris",
+        type=Path,
+        metavar="CORPUS",
+        help="coverage-guided, with inputs kept in this folder; further options go to libFuzzer",
     )
     options, rest = parser.parse_known_args()
     if options.atheris:

@@ -149,15 +149,35 @@ def test_a_pickle_that_runs_code_is_refused_and_not_run(zipped, tmp_path, monkey
     assert codes(checkpoint) == ["SEC001", "SEC002"]
     finding = checkpoint.findings[1]
     assert finding.severity is Severity.ERROR
-    assert "system" in finding.message
+    assert "asks for posix.system; nothing was run" in finding.message
     assert not (tmp_path / "ran").exists()
     assert not checkpoint.tensors
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "says"),
+    [
+        (b"\x80\x02cbuiltins\neval\n(X\x01\x00\x00\x001tR.", "SEC002", "asks for eval"),
+        (b"\x80\x02K\x01(tR.", "SEC002", "is more: Trying to call reduce for unrecognized function"),
+        (b"\x80\x02ccollections\nOrderedDict\nq\x00)\x81K\x01b.", "FIL024", "can't be read"),
+    ],
+)
+def test_pickles_made_to_deceive(content, code, says, tmp_path):
+    checkpoint = open_checkpoint(draft(tmp_path, {"pytorch_model.bin": content}))
+    assert codes(checkpoint) == sorted([code, "SEC001"])
+    assert says in checkpoint.findings[-1].message
+
+
+def test_advice_to_trust_the_file_is_not_passed_on(tmp_path):
+    checkpoint = open_checkpoint(draft(tmp_path, {"pytorch_model.bin": b"not a pickle"}))
+    assert "(no pickle of tensors: unexpected byte 110)" in checkpoint.findings[-1].message
+    assert "weights_only" not in checkpoint.findings[-1].message
 
 
 def test_an_argparse_namespace_is_refused_by_name(tmp_path):
     state = {"draft_state_dict": STATE, "args": argparse.Namespace(lr=1)}
     checkpoint = open_checkpoint(saved(tmp_path, state, "training_state.pt"))
-    assert "argparse.Namespace" in checkpoint.findings[-1].message
+    assert "asks for argparse.Namespace" in checkpoint.findings[-1].message
 
 
 @pytest.mark.parametrize(
