@@ -135,6 +135,9 @@ def resolve_config(config: Mapping[str, Any], method: str | None, contract: Cont
             "model_type": "eagle",
         }
         config_class = "EAGLEConfig"
+        if "model" in attributes:  # a key of the file takes the place of the wrapped config
+            kind = type(attributes["model"]).__name__
+            raise refuse_config("AttributeError", f"'{kind}' object has no attribute 'model_type'")
     fields = Fields(attributes)
     fields.owner = config_class
     architecture = registry.resolve(attributes["architectures"], contract)

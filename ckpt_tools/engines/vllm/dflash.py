@@ -13,6 +13,7 @@ from ckpt_tools.engines.vllm.layers import (
     check_groups,
     check_rope,
     head_counts,
+    hidden_width,
     mlp,
     vocabulary_size,
     whole,
@@ -84,7 +85,7 @@ def build(fields: Fields, kind: str, target_vocab: int, runner: str, side_files:
     draft_vocab = fields.get("draft_vocab_size")
     draft_vocab = fields.get("vocab_size") if draft_vocab is None else draft_vocab
     rows, settings = vocabulary_size(fields.need("vocab_size")), drafter_config(fields)
-    hidden, count = whole(fields.need("hidden_size"), "*"), whole(fields.need("num_hidden_layers"), "range")
+    hidden, count = hidden_width(fields.need("hidden_size")), whole(fields.need("num_hidden_layers"), "range")
     aux = bool(settings.get("use_aux_hidden_state", fields.get("use_aux_hidden_state", True)))
     mask_token = settings.get("mask_token_id", fields.get("mask_token_id"))
     model = Module(

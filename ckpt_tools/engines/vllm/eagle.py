@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpt_tools.engines.vllm.layers import llama_layer, vocabulary_size, whole
+from ckpt_tools.engines.vllm.layers import hidden_width, llama_layer, vocabulary_size, whole
 from ckpt_tools.engines.vllm.loading import GATE_UP, QKV, Built, Offered
 from ckpt_tools.engines.vllm.modules import Module, replicated, vocabulary
 
@@ -18,7 +18,7 @@ def build(fields: Fields, target_layers: int | None) -> Built:
     ``target_layers`` is where the engine starts to count the draft's layers when it indexes ``layer_types``.
     """
     first = len(fields.get("layer_types") or ()) if target_layers is None else target_layers
-    rows, hidden = vocabulary_size(fields.need("vocab_size")), whole(fields.need("hidden_size"), "*")
+    rows, hidden = vocabulary_size(fields.need("vocab_size")), hidden_width(fields.need("hidden_size"))
     bias = bool(fields.get("attention_bias", False) or fields.get("bias", False))
     if "qkv_bias" in fields:
         bias = bool(fields["qkv_bias"])

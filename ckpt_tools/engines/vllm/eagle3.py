@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ckpt_tools.engines.vllm.layers import llama_layer, mla_layer, qwen3_layer, vocabulary_size, whole
+from ckpt_tools.engines.vllm.layers import (
+    hidden_width,
+    llama_layer,
+    mla_layer,
+    qwen3_layer,
+    vocabulary_size,
+    whole,
+)
 from ckpt_tools.engines.vllm.loading import GATE_UP, QKV, Built, Offered
 from ckpt_tools.engines.vllm.modules import Module, Parameter, load_error, norm, numel, replicated, vocabulary
 from ckpt_tools.engines.vllm.refusal import refuse_class
@@ -79,7 +86,7 @@ def build(fields: Fields, kind: str, target_vocab: int, contract: Contract, *, p
                 "AttributeError", f"'{fields.owner}' object has no attribute 'draft_vocab_size'"
             )
         draft_vocab = vocab
-    rows, hidden = vocabulary_size(fields.need("vocab_size")), whole(fields.need("hidden_size"), "*")
+    rows, hidden = vocabulary_size(fields.need("vocab_size")), hidden_width(fields.need("hidden_size"))
     cls, top = _CLASSES[kind]
     aux = kind == "mla" or uses_aux(fields)
     before_fc = kind != "mla" and norm_before_fc(fields, contract)
@@ -111,11 +118,15 @@ def build(fields: Fields, kind: str, target_vocab: int, contract: Contract, *, p
     model.children["norm"] = norm(hidden)
     root = Module(top, children={"model": model})
     draft_rows = vocabulary_size(draft_vocab)
-    if draft_rows != target_vocab:
+    if draft_rows != target_vocab or contract.full_vocab_d2t == "tolerated":
         root.parameters["draft_id_to_target_id"] = Parameter((draft_rows,), initial="default")
     root.children["lm_head"] = vocabulary("ParallelLMHead", draft_rows, hidden)
     root.children["logits_processor"] = Module("LogitsProcessor")
     parallel = parallel and kind != "mla" and contract.parallel_drafting
+    if parallel and not aux:
+        if kind == "llama":  # llama_eagle3.py:180-221 sets it with captured layers alone
+            raise refuse_class("AttributeError", "'LlamaModel' object has no attribute 'fc_input_size'")
+        width = hidden
     return Built(root, _prepare(parallel, width, kind != "mla", aux, before_fc))
 
 
@@ -135,10 +146,10 @@ def _prepare(
                 name, mapped = name.replace("d2t", "draft_id_to_target_id"), True
             elif mask and "mask_hidden" in name:
                 if parallel:
-                    if numel(tensor.shape) != width:
+                    if numel(tensor.shape) not in (width, 1):
                         raise load_error(
                             "RuntimeError",
-                            f"The expanded size of the tensor ({width}) must match the existing size ({numel(tensor.shape)})",
+                            f"The size of tensor a ({width}) must match the size of tensor b ({numel(tensor.shape)})",
                         )
                     built.held.append(tensor.source)
                     masked = True

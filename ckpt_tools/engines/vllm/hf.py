@@ -130,6 +130,10 @@ def _construct(cls: Mapping[str, Any], config: Mapping[str, Any]) -> Attributes:
         if name in fields:
             _check_type(name, value, fields[name][1])
         attributes[name] = value
+    for key in cls.get(
+        "computed", ()
+    ):  # a property: its value is no attribute that a wrapping config would copy
+        attributes.pop(key, None)
     _remap_layer_types(attributes)
     _validate(attributes, derived)
     return attributes
@@ -161,7 +165,7 @@ def _derive(attributes: Attributes, derived: tuple[str, ...]) -> None:
         if attributes["num_attention_heads"] == 0:
             raise refuse_config("ZeroDivisionError", "integer")
         attributes["head_dim"] = attributes["hidden_size"] // attributes["num_attention_heads"]
-    if "kv_heads" in derived and attributes["num_key_value_heads"] is None:
+    if "kv_heads" in derived and attributes.get("num_key_value_heads") is None:
         attributes["num_key_value_heads"] = attributes["num_attention_heads"]
     if "window_if_used" in derived and not attributes["use_sliding_window"]:
         attributes["sliding_window"] = None

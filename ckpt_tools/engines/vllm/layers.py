@@ -24,6 +24,13 @@ def whole(value: Any, operation: str) -> int:
     raise refuse_class("TypeError", f"unsupported operand type(s) for {operation}: '{type(value).__name__}'")
 
 
+def hidden_width(value: Any) -> int:
+    """The hidden size, which the embedding allocates with first."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    raise refuse_class("TypeError", "empty(): argument 'size' failed to unpack the object")
+
+
 def vocabulary_size(value: Any) -> int:
     """Rows of an embedding: the engine subtracts the size from itself first (vocab_parallel_embedding.py:253)."""
     if isinstance(value, int):

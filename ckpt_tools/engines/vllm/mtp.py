@@ -78,8 +78,8 @@ def rewrite(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """
     out = dict(attributes)
     names = out.get("architectures")
-    if names is None:
-        raise refuse_config("TypeError", "'NoneType' object is not subscriptable")
+    if not isinstance(names, (list, str)):
+        raise refuse_config("TypeError", f"'{type(names).__name__}' object is not subscriptable")
     if not names:
         raise refuse_config("IndexError", "list index out of range")
     kind = out.get("model_type")

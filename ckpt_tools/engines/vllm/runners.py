@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from ckpt_tools.engines.vllm.config import Resolved
     from ckpt_tools.model import Engine
 
-# config/vllm.py:3089-3151 of 0.33.0
-V1_REFUSES = {"dspark": "dspark speculative decoding", "DFlash2DraftModel": "DFlash candidate-head drafts",
-              "DFlash2BeamDraftModel": "DFlash candidate-head drafts", "LiLiCorrDraftModel": "DFlash candidate-head drafts"}  # fmt: skip
+# v1/worker/gpu/spec_decode/__init__.py: the drafts whose candidate head only V2 calls
+CANDIDATE_HEADS = frozenset({"DFlash2DraftModel", "DFlash2BeamDraftModel", "LiLiCorrDraftModel"})
 
 
 def default_runner(resolved: Resolved, contract: Contract) -> str:
@@ -35,11 +34,17 @@ def check_runner(resolved: Resolved, runner: str) -> None:
     """
     if runner != "V1":
         return
-    what = V1_REFUSES.get(resolved.method)
+    what = []  # config/vllm.py:3089-3151 of 0.33.0
+    if resolved.method == "dspark":
+        what.append("dspark speculative decoding")
     if resolved.method == "dflash":
-        what = V1_REFUSES.get(resolved.architecture)
-    if what is not None:
-        raise refuse_config("ValueError", f"Model Runner V1 does not support: {what}")
+        slides = [kind == "sliding_attention" for kind in resolved.fields.get("layer_types") or ()]
+        if 0 < sum(slides) < len(slides):
+            what.append("mixed sliding/full dflash drafts")
+        if resolved.architecture in CANDIDATE_HEADS:
+            what.append("DFlash candidate-head drafts")
+    if what:
+        raise refuse_config("ValueError", f"Model Runner V1 does not support: {', '.join(what)}")
 
 
 def runner_for(engine: Engine, algorithm: str) -> tuple[str, str]:
