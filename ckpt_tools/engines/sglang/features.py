@@ -1,0 +1,82 @@
+"""What a SGLang release's loader can and does: the contract, with where each answer is seen.
+
+Everything is a fact of the releases' history (``engines/data/history.json``, whose evidence gives file and line per release) except what
+loading 0.5.9, 0.5.12 and 0.5.23 for real showed beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ckpt_tools.engines.history import holds, transformers_pin
+from ckpt_tools.engines.versions import parse
+
+if TYPE_CHECKING:
+    from ckpt_tools.model import Engine
+
+
+@dataclass(frozen=True)
+class Features:
+    """The switches of one release.
+
+    Attributes:
+        transformers: The version that the release pins.
+        layers: EAGLE-3 layers are a list under ``layers.``, and ``midlayer`` in a name is renamed to it (0.5.12,
+            models/llama_eagle3.py:307); before, one layer under ``midlayer.``.
+        aux_count: ``num_aux_hidden_states`` and the length of the configured ids size fc (0.5.12, :154); before, 3.
+        fc_norm: A norm per captured layer, and the ``aux_norm_*`` names (0.5.12, :171 and :308).
+        norm_before_fc: One norm before fc (0.5.17, :165).
+        mla_fc_norm: The same norms in the MLA head (0.5.13, models/kimi_k25_eagle3.py:222).
+        null_draft_vocab: ``draft_vocab_size: null`` shares the target's head (0.5.2, models/llama_eagle3.py:205).
+        rope_parameters: ``rope_parameters`` is read (0.5.10, models/llama.py:255).
+        prefix: ``model.`` before a name is tolerated, and unknown names are dropped (0.4.9, models/llama_eagle3.py:203).
+        fc_bias_from_config: fc has a bias only if ``bias`` says so (0.4.9, :127); before, always.
+        modelopt_from_config: ``quant_method: modelopt`` with an FP4 algorithm is recognised from config.json
+            (0.5.12 for real; 0.5.9 refuses it).
+        mla_parallel_fc: The MLA head's fc is a column-parallel linear (0.5.15, models/kimi_k25_eagle3.py:211); before, an ``nn.Linear``.
+        eager_head_dim: hidden_size // num_attention_heads is computed even when head_dim is given (to 0.5.13.post1,
+            configs/model_config.py ``_derive_model_shapes``).
+        remote_code_raises: A module that ``auto_map`` names and that can't be had raises (0.5.9, model_loader/utils.py); from 0.5.10
+            it is logged.
+    """
+
+    transformers: str
+    layers: bool
+    aux_count: bool
+    fc_norm: bool
+    norm_before_fc: bool
+    mla_fc_norm: bool
+    null_draft_vocab: bool
+    rope_parameters: bool
+    prefix: bool
+    fc_bias_from_config: bool
+    modelopt_from_config: bool
+    mla_parallel_fc: bool
+    eager_head_dim: bool
+    remote_code_raises: bool
+
+
+def features(engine: Engine) -> Features:
+    """The switches of *engine*'s version."""
+
+    def fact(name: str) -> bool:
+        return bool(holds(name, engine))
+
+    version = parse(engine.version)
+    return Features(
+        transformers=transformers_pin(engine) or "5.19.0",
+        layers=fact("eagle3.names.layers0"),
+        aux_count=fact("eagle3.num_aux"),
+        fc_norm=fact("eagle3.fc_norm.llama"),
+        norm_before_fc=fact("eagle3.norm_before_fc.llama"),
+        mla_fc_norm=fact("eagle3.fc_norm.mla"),
+        null_draft_vocab=fact("vocab.draft_vocab_null"),
+        rope_parameters=fact("eagle3.rope_parameters"),
+        prefix=fact("eagle3.names.model_prefix"),
+        fc_bias_from_config=fact("eagle3.fc_bias_from_config"),
+        modelopt_from_config=version >= parse("0.5.12"),
+        mla_parallel_fc=version >= parse("0.5.15"),
+        eager_head_dim=version < parse("0.5.14"),
+        remote_code_raises=version < parse("0.5.10"),
+    )

@@ -1,0 +1,178 @@
+"""The layers that SGLang's draft classes are made of, as parameters.
+
+Each function gives ``{name: Parameter}`` at tensor-parallel size 1. Linear layers go through the quantisation method; the
+embedding, the head, the norms and a plain ``nn.Linear`` don't.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpt_tools.engines.sglang import shapes
+from ckpt_tools.engines.sglang.parameters import Parameter
+from ckpt_tools.engines.sglang.quantization import UNQUANTIZED, Linear, slices
+from ckpt_tools.engines.sglang.refusal import Refused
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ckpt_tools.engines.sglang.features import Features
+    from ckpt_tools.engines.sglang.hf import HfConfig
+    from ckpt_tools.engines.sglang.quantization import Method
+
+Parameters = dict[str, Parameter]
+PADDING = 64  # layers/vocab_parallel_embedding.py:48 DEFAULT_VOCAB_PADDING_SIZE
+
+
+def vocabulary(name: str, rows: Any, width: int) -> Parameters:
+    """``VocabParallelEmbedding`` or ``ParallelLMHead``: rows padded to a multiple of 64."""
+    if isinstance(rows, str):  # layers/vocab_parallel_embedding.py:51 pads with +
+        raise Refused("TypeError", 'can only concatenate str (not "int") to str', "class")
+    if rows is None:
+        raise Refused("TypeError", "unsupported operand type(s) for +: 'NoneType' and 'int'", "class")
+    padded = -(-rows // PADDING) * PADDING
+    return {f"{name}.weight": Parameter((padded, width), shapes.vocabulary, logical=(rows, width))}
+
+
+def norm(name: str, width: int) -> Parameters:
+    """``RMSNorm``: ones until loaded."""
+    return {f"{name}.weight": Parameter((width,), shapes.plain, "default")}
+
+
+def torch_linear(name: str, inputs: int, outputs: int, *, bias: bool) -> Parameters:
+    """``torch.nn.Linear``: random values until loaded, its bias too."""
+    out = {f"{name}.weight": Parameter((outputs, inputs), shapes.plain)}
+    return out | ({f"{name}.bias": Parameter((outputs,), shapes.plain)} if bias else {})
+
+
+def column(
+    name: str, inputs: int, outputs: int, method: Method = UNQUANTIZED, *, bias: bool = False
+) -> Parameters:
+    """``ColumnParallelLinear``."""
+    return _linear(name, Linear("column", inputs, {0: outputs}), method, bias)
+
+
+def row(
+    name: str, inputs: int, outputs: int, method: Method = UNQUANTIZED, *, bias: bool = False
+) -> Parameters:
+    """``RowParallelLinear``."""
+    return _linear(name, Linear("row", inputs, {0: outputs}), method, bias)
+
+
+def replicated(name: str, inputs: int, outputs: int, method: Method = UNQUANTIZED) -> Parameters:
+    """``ReplicatedLinear``."""
+    return _linear(name, Linear("replicated", inputs, {0: outputs}), method, bias=False)
+
+
+def qkv(
+    name: str,
+    inputs: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    method: Method = UNQUANTIZED,
+    *,
+    bias: bool = False,
+) -> Parameters:
+    """``QKVParallelLinear``."""
+    parts: dict[str | int, int] = {"q": heads * head_dim, "k": kv_heads * head_dim, "v": kv_heads * head_dim}
+    return _linear(name, Linear("qkv", inputs, parts), method, bias)
+
+
+def gate_up(name: str, inputs: int, width: int, method: Method = UNQUANTIZED) -> Parameters:
+    """``MergedColumnParallelLinear`` of gate and up."""
+    return _linear(name, Linear("merged", inputs, {0: width, 1: width}), method, bias=False)
+
+
+def mlp(name: str, config: HfConfig, width: int, method: Method) -> Parameters:
+    """``LlamaMLP``, ``Qwen2MLP`` or ``DeepseekV2MLP``; each refuses another activation than silu (models/llama.py:116-119)."""
+    if width is None:
+        raise Refused("TypeError", "unsupported operand type(s) for %: 'NoneType' and 'int'", "class")
+    hidden = config.need("hidden_size")
+    out = gate_up(f"{name}.gate_up_proj", hidden, width, method) | row(
+        f"{name}.down_proj", width, hidden, method
+    )
+    if config.need("hidden_act") != "silu":
+        raise Refused(
+            "ValueError",
+            f"Unsupported activation: {config.get('hidden_act')}. Only silu is supported for now.",
+            "class",
+        )
+    return out
+
+
+def attention_scales(name: str) -> Parameters:
+    """The KV cache's scales that a quantised attention has: minus one until loaded (layers/quantization/kv_cache.py)."""
+    return {f"{name}.{which}": Parameter((), shapes.plain, "default") for which in ("k_scale", "v_scale")}
+
+
+def layer_count(config: HfConfig) -> int:
+    """``range(num_hidden_layers)``."""
+    count = config.need("num_hidden_layers")
+    if not isinstance(count, int):
+        raise Refused(
+            "TypeError", f"'{type(count).__name__}' object cannot be interpreted as an integer", "class"
+        )
+    return count
+
+
+def attention(config: HfConfig) -> tuple[int, int, int]:
+    """Heads, key-value heads and head_dim, with what attention refuses (models/llama.py:181-203)."""
+    heads, kv_heads = config.need("num_attention_heads"), config.need("num_key_value_heads")
+    head_dim = config.get("head_dim") if config.has("head_dim") else config.need("hidden_size") // heads
+    if kv_heads == 0:
+        raise Refused("ZeroDivisionError", "integer modulo by zero", "class")
+    if head_dim == 0:
+        raise Refused("ZeroDivisionError", "0.0 cannot be raised to a negative power", "class")
+    if not isinstance(head_dim, int):
+        raise Refused(
+            "TypeError", f"unsupported operand type(s) for *: 'int' and '{type(head_dim).__name__}'", "class"
+        )
+    return heads, kv_heads, head_dim
+
+
+# layers/rotary_embedding/factory.py; what a type's branch indexes without a default
+_ROPE_TYPES = frozenset({"llama3", "default", "linear", "dynamic", "yarn", "deepseek_yarn", "longrope"})
+_ROPE_KEYS_BEFORE_5 = {
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "yarn": ("factor", "original_max_position_embeddings"),
+}
+
+
+def check_rope(config: HfConfig, features: Features) -> None:
+    """What ``get_rope`` refuses."""
+    scaling = config.get("rope_parameters") if features.rope_parameters else None
+    theta = scaling.get("rope_theta", 10000) if scaling else config.get("rope_theta", 10000)
+    if scaling is None:
+        scaling = config.get("rope_scaling")
+    if scaling:
+        kind = scaling.get("rope_type", scaling.get("type"))
+        if kind not in _ROPE_TYPES:
+            raise Refused("ValueError", f"Unknown RoPE scaling type {kind}", "class")
+        if not features.rope_parameters:
+            for key in _ROPE_KEYS_BEFORE_5.get(kind, ()):
+                if key not in scaling:
+                    raise Refused("KeyError", f"'{key}'", "class")
+    if theta is None:
+        raise Refused(
+            "TypeError", "unsupported operand type(s) for ** or pow(): 'NoneType' and 'Tensor'", "class"
+        )
+    if config.get("max_position_embeddings", 8192) is None:
+        raise Refused("TypeError", "arange() received an invalid combination of arguments", "class")
+
+
+def _linear(name: str, linear: Linear, method: Method, bias: bool) -> Parameters:
+    out = method(name, linear)
+    if bias:
+        out[f"{name}.bias"] = bias_parameter(linear)
+    return out
+
+
+def bias_parameter(linear: Linear) -> Parameter:
+    """A linear's bias: zeros until loaded."""
+    loader = {"column": shapes.column, "row": shapes.row, "replicated": shapes.replicated}.get(
+        linear.kind, shapes.plain
+    )
+    return Parameter((linear.outputs,), loader, "default", *slices(linear))
