@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from ckpt_tools.serving.args.command import RENDERERS, LaunchPlan, Wish, launch_command, one_line
 from ckpt_tools.serving.args.launch import Flag, Launch, parse_launch, parse_launches
 from ckpt_tools.serving.args.problem import Problem
 from ckpt_tools.serving.args.problems import launch_problems
 from ckpt_tools.serving.args.tables import ArgTable, Option, table
 
 __all__ = [
+    "RENDERERS",
     "ArgTable",
     "Flag",
     "Launch",
+    "LaunchPlan",
     "Option",
     "Problem",
+    "Wish",
+    "launch_command",
     "launch_problems",
+    "one_line",
     "parse_launch",
     "parse_launches",
     "table",

@@ -325,6 +325,8 @@ def _resolve(words: Sequence[Word], used: ArgTable) -> tuple[tuple[Flag, ...], t
             positional.append(word.text)
             continue
         spelled, equals, attached = word.text.partition("=")
+        if used.engine == "vllm" and (level := re.fullmatch(r"-O=?(\d)", word.text)):
+            spelled, equals, attached = "-O", "=", level[1]
         name, lookup = spelled, _look(used, spelled)
         option = lookup.option
         if option is not None:
@@ -350,7 +352,7 @@ def _look(used: ArgTable, spelled: str) -> Lookup:
     if used.engine == "vllm":
         if spelled.startswith("--") and "." in spelled:
             return used.lookup(spelled.split(".", 1)[0])
-        if re.fullmatch(r"-O\d?", spelled):
+        if spelled == "-O":
             return used.lookup("--optimization-level" if "--optimization-level" in used.options else "-O")
     return used.lookup(spelled)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.model import EMPTY
@@ -47,10 +47,23 @@ class Pair:
     engine: Engine
     draft: Draft | None = None
     target: Target | None = None
-    config: Mapping[str, Any] = EMPTY
+    config: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
     exists: Callable[[str], bool | None] | None = None
 
     @property
     def algorithm(self) -> str | None:
         """The draft's algorithm."""
         return self.draft.algorithm if self.draft else None
+
+    @property
+    def known(self) -> bool:
+        """Whether anything of the draft is known."""
+        return self.draft is not None or bool(self.config)
+
+    @property
+    def dtype(self) -> str | None:
+        """The draft's dtype: as read, else as its config states it."""
+        stated = self.config.get("dtype") or self.config.get("torch_dtype")
+        return (self.draft.facts.dtype if self.draft else None) or (
+            stated if isinstance(stated, str) else None
+        )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ckpt_tools.engines.history import fact, holds
 from ckpt_tools.model import EMPTY, Severity
 from ckpt_tools.serving.args import sglang_rules, tables, vllm_rules
+from ckpt_tools.serving.args.launch import human_int
 from ckpt_tools.serving.args.problem import Pair, Problem
 
 if TYPE_CHECKING:
@@ -103,6 +104,17 @@ def _parser(pair: Pair) -> Iterator[Problem]:
                     "argparse",
                 )
             seen[flag.name] = flag
+    allowed = 1 if launch.program == "vllm serve" else 0
+    for word in launch.positional[allowed:]:
+        yield Problem(
+            "stray-word",
+            Severity.ERROR,
+            f"{word!r} belongs to no flag: error: unrecognized arguments",
+            "a flag before it takes no value, or fewer; quote what belongs together",
+            word,
+            launch.line,
+            "argparse, exit status 2",
+        )
     if launch.engine == "sglang" and "--model-path" not in seen and "--config" not in seen:
         yield Problem(
             "no-model",
@@ -151,6 +163,8 @@ def _unknown(pair: Pair, flag: Flag) -> Problem:
 
 def fact_of(flag: str) -> str | None:
     """The id of the history's fact about a SGLang flag, if there is one."""
+    if "_" in flag:
+        return None  # SGLang's parser doesn't take underscores for dashes
     name = "flag." + flag.lstrip("-").replace("-", "_")
     try:
         fact(name)
@@ -175,21 +189,27 @@ def _value(flag: Flag, engine: Engine) -> Iterator[Problem]:
                 continue  # set where the command runs
             shown = ", ".join(option.choices[:12]) + ("…" if len(option.choices) > 12 else "")
             yield _bad(flag, f"{flag.name} {value}: {engine} takes only {shown}", "bad-choice")
-        elif option.type in ("int", "float") and not _is_number(value, option.type):
-            yield _bad(flag, f"{flag.name} {value}: invalid {option.type} value")
+        elif not _fits(value, option.type):
+            yield _bad(flag, f"{flag.name} {value}: invalid {option.type.replace('_', ' ')} value")
 
 
 def _bad(flag: Flag, message: str, id: str = "bad-flag-value") -> Problem:
     return Problem(id, Severity.ERROR, message, None, flag.name, flag.line, "argparse, exit status 2")
 
 
-def _is_number(text: str, kind: str) -> bool:
+def _fits(text: str, kind: str) -> bool:
+    """Whether the parser's own conversion takes *text*; what a shell fills in later is taken."""
     if any(mark in text for mark in "${`"):
         return True
+    if kind.startswith("human_int"):
+        return human_int(text) is not None or (kind.endswith("auto") and text in ("auto", "-1"))
     try:
-        _ = int(text) if kind == "int" else float(text)
+        if kind == "int":
+            int(text)
+        elif kind == "float":
+            float(text)
     except ValueError:
-        return kind == "int" and text[:-1].replace(".", "", 1).isdigit() and text[-1] in "kmgKMG"
+        return False
     return True
 
 
@@ -252,28 +272,35 @@ def _heads(pair: Pair, tp: int) -> Iterator[Problem]:
     )
     for what, heads, kv_heads, inner in sizes:
         ranks = attention if what == "target" else tp
+        both = (
+            "draft and target each have"
+            if len(sizes) == 2 and sizes[0][1:3] == sizes[1][1:3]
+            else f"the {what} has"
+        )
         if heads and heads % ranks:
             yield Problem(
                 "tp-heads",
                 Severity.ERROR,
-                f"the {what} has {heads} attention heads, which --tp {ranks} doesn't divide "
+                f"{both} {heads} attention heads, which --tp {ranks} doesn't divide "
                 f"(num_attention_heads % tp = {heads % ranks})",
                 f"tensor-parallel sizes that fit: {_divisors(sizes)}",
                 "--tp",
                 line,
                 reference,
             )
-        elif kv_heads and kv_heads % ranks and ranks % kv_heads:
+            return
+        if kv_heads and kv_heads % ranks and ranks % kv_heads:
             yield Problem(
                 "tp-kv-heads",
                 Severity.ERROR,
-                f"the {what} has {kv_heads} key-value heads: --tp {ranks} neither divides them nor is a multiple",
+                f"{both} {kv_heads} key-value heads: --tp {ranks} neither divides them nor is a multiple",
                 f"tensor-parallel sizes that fit: {_divisors(sizes)}",
                 "--tp",
                 line,
                 reference,
             )
-        elif inner and inner % tp:
+            return
+        if inner and inner % tp:
             yield Problem(
                 "tp-intermediate",
                 Severity.ERROR,

@@ -144,12 +144,11 @@ def _draft_path(pair: Pair, algorithm: str) -> Iterator[Problem]:
     if launch.given(_DRAFT) or algorithm in ("NGRAM", "UNO"):
         return
     architectures = pair.target.architectures if pair.target else ()
-    if algorithm in ("EAGLE", "NEXTN") and (not architectures or architectures[0] in _BUNDLED):
-        return
+    bundled = pair.algorithm in (None, "mtp") or bool(architectures and architectures[0] in _BUNDLED)
+    if algorithm in ("EAGLE", "NEXTN") and bundled:
+        return  # the target's own layers are the draft
     if algorithm == "DSPARK":
         return  # may be bundled, or a subfolder of the target
-    if algorithm in ("EAGLE", "NEXTN") and pair.algorithm == "mtp":
-        return
     yield Problem(
         "no-draft-path",
         Severity.ERROR,
@@ -278,9 +277,9 @@ def _tree_backends(pair: Pair) -> tuple[str, ...]:
 
 
 def _inherited_backend(pair: Pair) -> Iterator[Problem]:
-    if pair.draft is None or pair.launch.given("--speculative-draft-attention-backend"):
+    if not pair.known or pair.launch.given("--speculative-draft-attention-backend"):
         return
-    if pair.draft.facts.layer_type == "mla" or pair.config.get("kv_lora_rank"):
+    if (pair.draft and pair.draft.facts.layer_type == "mla") or pair.config.get("kv_lora_rank"):
         return
     for name, backend in _backends(pair).items():
         if backend in _MLA_ONLY:
@@ -304,12 +303,12 @@ def _inherited_backend(pair: Pair) -> Iterator[Problem]:
 def _quantization(pair: Pair) -> Iterator[Problem]:
     flag = pair.launch.flag("--quantization")
     own = "--speculative-draft-model-quantization"
-    if flag is None or not flag.values or flag.values[0] == "unquant" or pair.draft is None:
+    if flag is None or not flag.values or flag.values[0] == "unquant" or not pair.known:
         return
     if pair.launch.given(own) or pair.config.get("quantization_config") or pair.launch.draft is None:
         return
     method = flag.values[0]
-    dtype = f" {pair.draft.facts.dtype}" if pair.draft.facts.dtype else ""
+    dtype = f" {pair.dtype}" if pair.dtype else ""
     has = holds("quant.flag", pair.engine) is not False
     yield Problem(
         "draft-quantization-copied",
@@ -334,9 +333,9 @@ _HALF = {
 
 
 def _dtype(pair: Pair) -> Iterator[Problem]:
-    if pair.draft is None or pair.target is None or pair.launch.value("--dtype") not in (None, "auto"):
+    if pair.target is None or pair.launch.value("--dtype") not in (None, "auto"):
         return
-    draft, target = (_HALF.get(str(side), None) for side in (pair.draft.facts.dtype, pair.target.dtype))
+    draft, target = (_HALF.get(str(side)) for side in (pair.dtype, pair.target.dtype))
     if draft and target and draft != target:
         yield Problem(
             "dtype-mixed",

@@ -30,7 +30,7 @@ class Option:
         dest: Field of the parsed arguments.
         kind: ``store`` takes values, ``flag`` none.
         nargs: As argparse: ``None`` for one value, ``?``, ``*``, ``+``, or a number.
-        type: ``int``, ``float``, ``json`` or ``str``.
+        type: ``int``, ``float``, ``json``, ``str``, or vLLM's ``human_int`` (``32k``) and ``human_int_or_auto``.
         choices: Allowed values, or ``None``.
     """
 

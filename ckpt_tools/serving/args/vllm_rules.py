@@ -300,3 +300,12 @@ def _lengths(pair: Pair, line: int) -> Iterator[Problem]:
             f"max_model_len {own} in {_FLAG} cannot be larger than the draft's {length}",
             f"at most {length}", "max_model_len", line, _CONFIG,
         )  # fmt: skip
+    served = pair.launch.context_length or (pair.target.max_position_embeddings if pair.target else None)
+    if length and served and served > length:
+        yield Problem(
+            "draft-context", Severity.WARNING,
+            f"the server runs {served} positions, the draft's max_position_embeddings is {length}: vLLM raises the "
+            "draft's length for plain ropes, else lowers the server's; beyond it drafting stops or is untrained",
+            f"--max-model-len {length}, or a draft config that states what its rope covers",
+            "--max-model-len", line, f"{_CONFIG}:1806",
+        )  # fmt: skip
