@@ -11,6 +11,7 @@ import functools
 import math
 import mmap
 import os
+import struct
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 WINDOW = 32 * 1024 * 1024  # bytes that one task maps; a multiple of every block and page size
-BLOCK = 64 * 1024  # elements that are converted at a time: 256 KiB of float32
+BLOCK = 128 * 1024  # elements that are converted at a time: 512 KiB of float32
 _DOT = 8192  # elements per dot product; BLAS starts threads of its own above 10,000
 _MAX_THREADS = 8
 
@@ -223,6 +224,12 @@ _FLOATS: Mapping[str, tuple[int, int]] = {
     "F32": (32, 0x7F80_0000),
     "F64": (64, 0x7FF0_0000_0000_0000),
 }
+_STRUCTS: Mapping[str, tuple[str, int]] = {
+    "BF16": ("<f", 4),
+    "F16": ("<e", 2),
+    "F32": ("<f", 4),
+    "F64": ("<d", 8),
+}
 _INTEGERS: Mapping[str, str] = {
     "BOOL": "u1",
     "U8": "u1",
@@ -242,8 +249,9 @@ def _floats(dtype: str, data: Any) -> _Part:
     bits, infinity = _FLOATS[dtype]
     patterns = np.frombuffer(data, f"<u{bits // 8}")
     part = _Part()
-    for start in range(0, len(patterns), BLOCK):
-        part += _float_block(dtype, patterns[start : start + BLOCK], infinity)
+    with np.errstate(over="ignore", invalid="ignore"):  # sums that overflow are looked at again
+        for start in range(0, len(patterns), BLOCK):
+            part += _float_block(dtype, patterns[start : start + BLOCK], infinity)
     return part
 
 
@@ -269,9 +277,16 @@ def _float_block(dtype: str, block: Array, infinity: int) -> _Part:
     low = top if top >= sign else int(block.min())
     high = signed_top if signed_top >= 0 else int(block.min())
     zero = len(block) - int(np.count_nonzero(block + block))  # doubling drops the sign bit
-    ends = _values(dtype, np.array([low, high], block.dtype))
     total, squares = _sums(_values(dtype, block)) if zero < len(block) else (0.0, 0.0)
-    return _Part(len(block), float(ends[0]), float(ends[1]), total, squares, 0, 0, zero)
+    return _Part(len(block), _number(dtype, low), _number(dtype, high), total, squares, 0, 0, zero)
+
+
+def _number(dtype: str, pattern: int) -> float:
+    """The value of one bit pattern."""
+    code, size = _STRUCTS[dtype]
+    if dtype == "BF16":
+        pattern <<= 16
+    return float(struct.unpack(code, pattern.to_bytes(size, "little"))[0])
 
 
 def _values(dtype: str, patterns: Array) -> Array:
@@ -291,36 +306,44 @@ def _sums(values: Array) -> tuple[float, float]:
     """Sum and sum of squares of finite values, not all of them zero."""
     import numpy as np
 
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = _dot(values, _ones(values.dtype.str))
-        squares = _dot(values, values)
+    total = _total(values)
+    squares = _squares(values)
     if math.isfinite(total) and math.isfinite(squares) and squares > 1e-30:
         return total, squares
     # Squares that leave float32's range on either side; those that leave float64's, too, stay infinite.
     wide = values.astype(np.float64)
-    with np.errstate(over="ignore"):
-        return float(wide.sum()), float((wide * wide).sum())
+    return float(wide.sum()), float((wide * wide).sum())
 
 
 @functools.lru_cache(maxsize=4)
 def _ones(dtype: str) -> Array:
     import numpy as np
 
-    return np.ones(BLOCK, dtype)
+    return np.ones((_DOT, 1), dtype)
 
 
-def _dot(left: Array, right: Array) -> float:
-    """Dot product in pieces that one thread computes, added up in double precision."""
+def _total(values: Array) -> float:
+    """Sum in pieces, added up in double precision."""
     import numpy as np
 
-    whole = len(left) - len(left) % _DOT
-    total = 0.0
+    whole = len(values) - len(values) % _DOT
+    total = float(values[whole:].sum(dtype=np.float64))
     if whole:
-        rows = left[:whole].reshape(-1, 1, _DOT)
-        columns = right[:whole].reshape(-1, _DOT, 1)
-        total = float(np.matmul(rows, columns).sum(dtype=np.float64))
-    if whole < len(left):
-        total += float(np.dot(left[whole:], right[whole : len(left)]))
+        # A product with ones, which stay in the cache, takes half the time of a sum.
+        total += float((values[:whole].reshape(-1, 1, _DOT) @ _ones(values.dtype.str)).sum(dtype=np.float64))
+    return total
+
+
+def _squares(values: Array) -> float:
+    """Sum of squares in pieces that one thread computes, added up in double precision."""
+    import numpy as np
+
+    whole = len(values) - len(values) % _DOT
+    rest = values[whole:]
+    total = float(np.dot(rest, rest))
+    if whole:
+        rows = values[:whole]
+        total += float((rows.reshape(-1, 1, _DOT) @ rows.reshape(-1, _DOT, 1)).sum(dtype=np.float64))
     return total
 
 
@@ -337,7 +360,7 @@ def _integers(dtype: str, data: Any) -> _Part:
             float(block.min()),
             float(block.max()),
             float(wide.sum()),
-            float(np.dot(wide, wide)) if len(wide) <= _DOT else _dot(wide, wide),
+            _squares(wide),
             zero=len(block) - int(np.count_nonzero(block)),
         )
     return part
