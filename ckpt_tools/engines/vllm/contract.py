@@ -180,7 +180,19 @@ _READ = (
     ),
     Contract(
         "0.33.0",
-        extra_architectures=frozenset({"Qwen3XPressModel", "DFlashQwen3XPressModel", "MuseSparkDSparkModel"}),
+        missing_architectures=frozenset({"MedusaModel"}),
+        extra_architectures=frozenset(
+            {
+                "Qwen3XPressModel",
+                "DFlashQwen3XPressModel",
+                "DFlash2BeamDraftModel",
+                "MuseSparkDSparkModel",
+                "ParseAuxMTPModel",
+                "Step5MTP",
+                "TransformersForMTP",
+                "TransformersMoEForMTP",
+            }
+        ),
         references=MappingProxyType(
             {
                 "unknown_name": "model_executor/models/utils.py:458-480",

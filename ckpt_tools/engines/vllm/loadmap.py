@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
 from ckpt_tools.engines.vllm import dflash, eagle, eagle3, sharing
 from ckpt_tools.engines.vllm.config import Resolved, resolve_config
@@ -40,37 +41,72 @@ def load_map(
         After a refusal while loading, what had been copied by then. A class that this package doesn't model
         (Llama 4, MiniCPM, Cohere, the MTP heads, rare quantisations) gives its name, no parameters and no refusal.
     """
-    contract = CONTRACTS[engine.contract]
     everything = tuple(checkpoint.tensors)
     try:
-        resolved = resolve_config(checkpoint.config or {}, method, contract)
-        chosen = runner or default_runner(resolved, contract)
-        check_runner(resolved, chosen)
-        built = _build(resolved, checkpoint, target, contract, chosen)
-        if built is not None:
-            quantise(
-                built.root,
-                resolved.fields.get("quantization_config"),
-                {name: info.dtype for name, info in checkpoint.tensors.items()},
-                target.num_hidden_layers if target is not None else None,
-            )
-    except NotModelled:
-        built = None
+        loaded = _load(engine, checkpoint, target, method, runner)
     except Refused as refused:
         return LoadMap({}, everything, str(refused), None, refused.stage)
+    built = loaded.built
     if built is None:
-        return LoadMap({}, (), None, class_of(resolved.architecture))
+        return LoadMap({}, (), None, class_of(loaded.resolved.architecture))
+    walked = dict(built.root.walk())
+    parameters = {name: _fill(parameter, loaded.owners.get(name)) for name, parameter in walked.items()}
+    used = {source for parameter in walked.values() for source in parameter.sources} | set(built.held)
+    unused = tuple(name for name in everything if name not in used)
+    stage: Literal["load"] | None = None if loaded.error is None else "load"
+    return LoadMap(parameters, unused, loaded.error, built.root.cls, stage)
+
+
+def ownership(
+    engine: Engine,
+    checkpoint: Checkpoint,
+    target: Target | None = None,
+    *,
+    method: str | None = None,
+    runner: str | None = None,
+) -> dict[str, sharing.Shared]:
+    """Whose embedding and head the served draft uses, by parameter name; empty when it is refused before loading.
+
+    Arguments as for :func:`load_map`.
+    """
+    try:
+        return _load(engine, checkpoint, target, method, runner).owners
+    except Refused:
+        return {}
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """A draft class after its tensors were offered; ``built`` is ``None`` for a class that isn't modelled."""
+
+    resolved: Resolved
+    built: Built | None = None
+    error: str | None = None
+    owners: dict[str, sharing.Shared] = field(default_factory=dict)
+
+
+def _load(
+    engine: Engine, checkpoint: Checkpoint, target: Target | None, method: str | None, runner: str | None
+) -> _Loaded:
+    contract = CONTRACTS[engine.contract]
+    resolved = resolve_config(checkpoint.config or {}, method, contract)
+    chosen = runner or default_runner(resolved, contract)
+    check_runner(resolved, chosen)
+    built = _build(resolved, checkpoint, target, contract, chosen)
+    if built is None:
+        return _Loaded(resolved)
+    dtypes = {name: info.dtype for name, info in checkpoint.tensors.items()}
+    layers = target.num_hidden_layers if target is not None else None
+    try:
+        quantise(built.root, resolved.fields.get("quantization_config"), dtypes, layers)
+    except NotModelled:
+        return _Loaded(resolved)
     error: str | None = None
     try:
         load(built, _tensors(checkpoint))
     except Refused as refused:
         error = str(refused)
-    owners = _owners(built, target, contract, chosen)
-    walked = dict(built.root.walk())
-    parameters = {name: _fill(parameter, owners.get(name)) for name, parameter in walked.items()}
-    used = {source for parameter in walked.values() for source in parameter.sources} | set(built.held)
-    unused = tuple(name for name in everything if name not in used)
-    return LoadMap(parameters, unused, error, built.root.cls, None if error is None else "load")
+    return _Loaded(resolved, built, error, _owners(built, target, contract, chosen))
 
 
 def _build(

@@ -9,6 +9,7 @@ import pytest
 from ckpt_tools.engines.vllm import derive_method, detect_method
 from ckpt_tools.engines.vllm.config import Fields, rename, resolve_config
 from ckpt_tools.engines.vllm.contract import CONTRACTS
+from ckpt_tools.engines.vllm.hf import classes
 from ckpt_tools.engines.vllm.refusal import Refused
 from tests.unit.engines.vllm_drafts import config, speculators
 
@@ -356,3 +357,70 @@ def test_older_releases_know_fewer_types_and_classes() -> None:
 def test_fields_read_like_a_mapping() -> None:
     assert Fields({"a": 1}).need("a") == 1
     assert LATEST.runners == ("V2", "V1")
+
+
+def test_a_speculators_config_keeps_what_the_layer_says() -> None:
+    found = resolved(
+        speculators(layer={"rope_scaling": {"rope_type": "linear", "factor": 2.0}, "torch_dtype": "nope"})
+    )
+    assert found.fields["rope_parameters"]["factor"] == 2.0
+    assert found.fields["dtype"] == "nope"  # a property: nobody looks it up
+    newer = resolved(speculators(layer={"dtype": "float32", "torch_dtype": "float16"}))
+    assert newer.fields["dtype"] == "float32"
+    with pytest.raises(Refused, match="no attribute 'nope'"):
+        resolved(speculators(layer={"dtype": "nope"}))
+
+
+def test_no_known_class_is_stumbled_over() -> None:
+    outcomes = set()
+    for kind in classes():
+        settings = config(model_type=kind, rope_scaling={"rope_type": "linear", "factor": 2.0})
+        for method in ("eagle3", "eagle", "dflash", "mtp"):
+            try:
+                outcomes.add(resolved(settings, method).config_class)
+            except Refused as refused:
+                outcomes.add(refused.stage)
+    assert {"EAGLEConfig", "LlamaConfig", "config"} <= outcomes
+
+
+def test_a_class_with_computed_layers_has_none_to_copy() -> None:
+    assert "num_hidden_layers" not in resolved(config(model_type="nemotron_h")).fields
+
+
+def test_rope_nested_by_layer_type() -> None:
+    nested = {"full_attention": {"rope_theta": 5.0}, "sliding_attention": None}
+    found = resolved(
+        config(
+            num_hidden_layers=2, layer_types=["full_attention", "sliding_attention"], rope_parameters=nested
+        )
+    )
+    assert found.fields["rope_parameters"]["full_attention"] == {"rope_theta": 5.0, "rope_type": "default"}
+    with pytest.raises(Refused, match="object has no attribute 'setdefault'"):
+        resolved(config(rope_scaling=[1]))
+
+
+def test_a_name_that_only_transformers_builds_is_no_draft() -> None:
+    with pytest.raises(Refused, match="Eagle3BioGptForCausalLM"):
+        resolved(config(architectures=["BioGptForCausalLM"]), "eagle3")
+    assert resolved(config(architectures=["BioGptForCausalLM"]), "mtp").architecture == "BioGptForCausalLM"
+
+
+def test_the_native_form_takes_a_list_of_names() -> None:
+    with pytest.raises(Refused, match="not iterable"):
+        resolved({"model_type": "eagle", "model": config(architectures=None)}, "eagle3")
+
+
+def test_an_empty_list_of_architectures_is_the_bare_class() -> None:
+    with pytest.raises(Refused, match="Eagle3LlamaModel"):
+        resolved(config(architectures=[]), "eagle3")
+    with pytest.raises(Refused, match="list index out of range"):
+        resolved(config(architectures=[], model_type="kimi_k2"), "eagle3")
+    with pytest.raises(Refused, match="not subscriptable"):
+        resolved(config(architectures=..., model_type="kimi_k2"), "eagle3")
+
+
+def test_a_resolved_name_may_be_a_later_one_of_the_list() -> None:
+    assert (
+        resolved(config(architectures=["Foo", "LlamaForCausalLMEagle3"])).architecture
+        == "LlamaForCausalLMEagle3"
+    )

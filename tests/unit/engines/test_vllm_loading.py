@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpt_tools.engines import engines, resolve
-from ckpt_tools.engines.vllm import ENGINE, load_map, runner_for
+from ckpt_tools.engines.vllm import ENGINE, load_map, ownership, runner_for
 from ckpt_tools.model import TensorInfo
 from tests.unit.engines.vllm_drafts import (
     INTER,
@@ -544,3 +544,12 @@ def test_every_tensor_is_used_or_not_and_nothing_else_happens(
 def test_any_value_of_a_known_key_gives_a_map_or_the_engines_refusal(key: str, value: Any) -> None:
     found = mapped(config(**{key: value}), eagle3(), method="eagle3")
     assert found.refused is not None or found.architecture is not None
+
+
+def test_ownership_is_told_alone() -> None:
+    engine = resolve("vllm", "--engine")
+    found = ownership(engine, checkpoint(config(), eagle3()), target())
+    assert found["model.embed_tokens.weight"].owner == "target"
+    assert found["lm_head.weight"].owner == "draft"
+    assert "utils.py" in found["lm_head.weight"].reference
+    assert ownership(engine, checkpoint(None, {}), target()) == {}
