@@ -154,23 +154,31 @@ def own_text(text: str) -> str:
 def validate_card(text: str, notify: remote.Notify | None = None) -> tuple[Finding, ...]:
     """What the client's own ``ModelCard`` and the Hub have against a card; the Hub is asked.
 
+    ``ModelCard.validate`` isn't used: clients below 2.0 send the card to huggingface.co whatever
+    ``HF_ENDPOINT`` says.
+
     Raises:
         Exception: One of :func:`~ckpt_tools.hub.remote.transport_errors` when the Hub can't be asked.
     """
     from huggingface_hub import ModelCard
+    from huggingface_hub.utils import get_session, hf_raise_for_status  # type: ignore[attr-defined]
 
     try:
-        card = ModelCard(text)
+        ModelCard(text)
     except (ValueError, TypeError, yaml.YAMLError) as error:
         return (_invalid(remote.redact(" ".join(str(error).split()))),)
+    session: Any = get_session()
 
     def ask() -> tuple[Finding, ...]:
-        try:
-            card.validate()
-        except ValueError as error:
-            if remote.status_of(error) != 400:
-                raise
-            return tuple(_invalid(message) for message in _messages(str(error)))
+        response = session.post(
+            f"{remote.endpoint()}/api/validate-yaml",
+            json={"content": text, "repoType": "model"},
+            headers=remote.request_headers(),
+            timeout=30,
+        )
+        if response.status_code == 400:
+            return tuple(_invalid(message) for message in _messages(response.text))
+        hf_raise_for_status(response)
         return ()
 
     return remote.retrying(ask, f"validating {CARD}", notify)

@@ -238,6 +238,7 @@ class _Cut(Exception):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # head and body go out in two writes; else each answer waits 40 ms
     server_version = "HubServer"
     server_hub: HubServer
 
