@@ -30,6 +30,8 @@ def parse_config(name: str, data: bytes) -> tuple[Mapping[str, Any] | None, str,
     if data.startswith(LFS_MAGIC):
         pointer = lfs_damage(data, name)
         return None, "", (finding(pointer.code, pointer.message, Location(name), pointer.hint),)
+    if not data:
+        return None, "", (damaged("is empty (0 bytes)", f"download or copy {name} again"),)
     if len(data) > MAX_CONFIG:
         return None, "", (damaged(f"is larger than {MAX_CONFIG:,} bytes", "this can be no model's config"),)
     findings: list[Finding] = []

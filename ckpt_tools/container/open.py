@@ -13,7 +13,7 @@ from ckpt_tools.container.config import CONFIG, MAX_CONFIG, QUANT_CONFIG, parse_
 from ckpt_tools.container.header import Header, read_header
 from ckpt_tools.container.index import MAX_INDEX, PICKLE_INDEX, SAFETENSORS_INDEX, Index, parse_index
 from ckpt_tools.container.source import ByteSource, LocalSource
-from ckpt_tools.container.weights import Choice, choose, kind_of
+from ckpt_tools.container.weights import Choice, choose, how_to_merge, kind_of
 from ckpt_tools.errors import InputError, Unavailable
 from ckpt_tools.model import Checkpoint, FileInfo, Finding, Location, Severity, TensorInfo
 
@@ -126,6 +126,11 @@ class _Opening:
     ) -> None:
         self.findings.append(finding(code, message, location, hint, severity=severity))
 
+    def whole(self, name: str, limit: int) -> bytes:
+        """All bytes of a file, or one more than the limit; none of a link to nothing."""
+        size = min(self.sizes[name], limit + 1)
+        return self.source.read(name, 0, size) if size else b""
+
     def require_checkpoint(self, choice: Choice) -> None:
         """Tell a checkpoint that lacks its config.json from a folder that is no checkpoint."""
         weights = bool(choice.names) or SAFETENSORS_INDEX in self.sizes
@@ -154,13 +159,15 @@ class _Opening:
         inner: list[str] = []
         if folder is not None:
             inner = sorted(entry.parent.name for entry in folder.glob(f"*/{CONFIG}"))
+        if (merge := how_to_merge(self.sizes)) is not None:
+            return merge
         if inner:
             return "open one of its folders: " + ", ".join(str(Path(self.path) / name) for name in inner[:3])
         return "give the folder that holds config.json and the weights"
 
     def config(self) -> tuple[Mapping[str, Any] | None, str]:
         if QUANT_CONFIG in self.sizes:
-            quant, _, findings = parse_config(QUANT_CONFIG, self.source.read(QUANT_CONFIG, 0, MAX_CONFIG + 1))
+            quant, _, findings = parse_config(QUANT_CONFIG, self.whole(QUANT_CONFIG, MAX_CONFIG))
             self.findings.extend(findings)
             self.extra["hf_quant_config"] = quant
         if CONFIG not in self.sizes:
@@ -173,7 +180,7 @@ class _Opening:
                 Severity.WARNING if self.single else None,
             )
             return None, ""
-        config, text, findings = parse_config(CONFIG, self.source.read(CONFIG, 0, MAX_CONFIG + 1))
+        config, text, findings = parse_config(CONFIG, self.whole(CONFIG, MAX_CONFIG))
         self.findings.extend(findings)
         return config, text
 
@@ -181,7 +188,7 @@ class _Opening:
         """The index of that name when there is one that can be read."""
         if self.single or name not in self.sizes:
             return None
-        index, findings = parse_index(name, self.source.read(name, 0, MAX_INDEX + 1))
+        index, findings = parse_index(name, self.whole(name, MAX_INDEX))
         self.findings.extend(findings)
         self.extra["index"] = index
         return index

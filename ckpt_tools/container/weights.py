@@ -35,7 +35,8 @@ _LEFTOVERS = (
     "rng_state*.pth",
     "training_state_rank*.pt",
     "modelopt_state.pth",
-    "*zero_pp_rank_*_optim_states.pt",
+    "*_optim_states.pt",
+    "*_model_states.pt",
     "scaler.bin",
     "sampler.bin",
     "trainer_state.pt",
@@ -79,6 +80,19 @@ def choose(names: Iterable[str]) -> Choice:
             leftovers.append(_TRAINING_STATE)
         return Choice(kind, chosen, tuple(unread), tuple(leftovers))
     return Choice(None, (), (), tuple(leftovers))
+
+
+def how_to_merge(names: Iterable[str]) -> str | None:
+    """What to type when a folder holds the sharded state of a training run instead of weights."""
+    for name in names:
+        if name.endswith("_model_states.pt"):  # DeepSpeed, which copies its merging script beside them
+            return "merge the DeepSpeed shards first: python zero_to_fp32.py . OUT"
+        if name.endswith(".distcp"):
+            return (
+                "merge the distributed checkpoint first: "
+                "python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER OUT.pt"
+            )
+    return None
 
 
 def kind_of(name: str) -> FileKind:

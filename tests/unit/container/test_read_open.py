@@ -124,6 +124,21 @@ def test_a_folder_of_checkpoints_names_them(tmp_path):
     assert f"{tmp_path / 'one'}, {tmp_path / 'two'}" in str(caught.value.hint)
 
 
+@pytest.mark.parametrize(
+    ("names", "hint"),
+    [
+        (["mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_optim_states.pt"], "zero_to_fp32.py"),
+        (["__0_0.distcp", ".metadata"], "dcp_to_torch"),
+    ],
+)
+def test_sharded_training_states_must_be_merged_first(names, hint, tmp_path):
+    for name in names:
+        (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(InputError, match="no checkpoint") as caught:
+        open_checkpoint(tmp_path)
+    assert hint in str(caught.value.hint)
+
+
 def test_the_current_folder_needs_a_config(tmp_path, monkeypatch):
     (tmp_path / "model.safetensors").write_bytes(weights({"a": 1}))
     monkeypatch.chdir(tmp_path)
@@ -422,7 +437,7 @@ def test_an_index_of_absurd_size(tmp_path, monkeypatch):
         (b"\xff\xfe{\x00}\x00", "is UTF-16", 1),
         (b'{"a":\n"\xff"}', "is not UTF-8 (byte 7)", 2),
         (b"[" * 100_000, "nested too deeply", None),
-        (b"", "is not JSON", 1),
+        (b"", "is empty (0 bytes)", None),
     ],
 )
 def test_a_damaged_config_is_one_finding(content, says, line, tmp_path):
@@ -433,6 +448,13 @@ def test_a_damaged_config_is_one_finding(content, says, line, tmp_path):
     assert says in only(checkpoint).message
     assert only(checkpoint).location.line == line
     assert checkpoint.config is None
+
+
+def test_a_config_that_is_a_link_to_nothing(tmp_path):
+    draft(tmp_path)
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "config.json").symlink_to("gone")
+    assert "is empty" in only(open_checkpoint(tmp_path)).message
 
 
 def test_a_config_that_is_an_lfs_pointer(tmp_path):
