@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ckpt_tools.checks.base import finding
 from ckpt_tools.engines.capture import default_layers, ids_for
-from ckpt_tools.engines.history import first_release, releases_read
+from ckpt_tools.engines.history import family, first_release, releases_read
 from ckpt_tools.engines.versions import parse
 from ckpt_tools.model import Engine, Severity
 
@@ -68,6 +68,7 @@ def _at(draft: Draft) -> str:
 def decide(draft: Draft, to: Format, target: Target | None) -> WrittenIds:
     """The ids to write for a format's engine, or why there are none."""
     facts = draft.facts
+    served_by_sglang = to.engine is not None and family(to.engine) == "sglang"
     if draft.ambiguous_capture is not None:
         ids = list(draft.ambiguous_capture)
         return WrittenIds(
@@ -92,7 +93,7 @@ def decide(draft: Draft, to: Format, target: Target | None) -> WrittenIds:
             if layers[0] < 0
             else f"the output of layer {layers[-1]} of {depth}, the last one or beyond"
         )
-        if to.engine == "sglang":
+        if served_by_sglang:
             return WrittenIds(
                 findings=(
                     finding(
@@ -105,7 +106,7 @@ def decide(draft: Draft, to: Format, target: Target | None) -> WrittenIds:
                 )
             )
     top = tuple(k + 1 for k in layers)
-    if to.engine != "sglang":
+    if not served_by_sglang:
         return WrittenIds(top_level=top)
     architecture = target_class(draft, target)
     if layers[0] != 1 and architecture is None:

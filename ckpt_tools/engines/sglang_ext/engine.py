@@ -1,0 +1,93 @@
+"""SGLang with ckpt's model package loaded: what it does with a draft, strictly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ckpt_tools.engines import sglang
+from ckpt_tools.engines.sglang_ext.head import ARCHITECTURE, Head, HeadError, read_head
+from ckpt_tools.engines.sglang_ext.releases import RELEASES
+from ckpt_tools.engines.versions import nearest
+from ckpt_tools.model import Engine, Fill, LoadMap
+
+if TYPE_CHECKING:
+    from ckpt_tools.model import Checkpoint, Target
+
+_EMBED = "model.embed_tokens.weight"
+
+
+@dataclass(frozen=True)
+class SGLangExt:
+    """SGLang's contract with the package (``engines.EngineContract``)."""
+
+    name: str = "sglang-ext"
+    contracts: tuple[str, ...] = RELEASES
+    default: str = RELEASES[-1]
+
+    def load_map(
+        self,
+        engine: Engine,
+        checkpoint: Checkpoint,
+        target: Target | None = None,
+        *,
+        algorithm: str | None = None,
+        **options: Any,
+    ) -> LoadMap:
+        """What the loader does; a class that isn't ckpt's loads as in SGLang.
+
+        Args:
+            engine: Resolved for ``sglang-ext``.
+            checkpoint: Headers and config are read, no values.
+            target: Not needed: the draft's loader reads nothing of it.
+            algorithm: As for SGLang; ckpt's class is served as EAGLE3 alone.
+            options: As for SGLang.
+        """
+        if not builds(checkpoint):
+            contract = nearest(sglang.ENGINE.contracts, engine.version)
+            plain = Engine(sglang.ENGINE.name, engine.version, contract, engine.why)
+            return sglang.ENGINE.load_map(plain, checkpoint, target, algorithm=algorithm, **options)
+        return load_map(checkpoint)
+
+
+def builds(checkpoint: Checkpoint) -> bool:
+    """Whether ckpt's class is the one that SGLang builds: the first of ``architectures`` that is registered."""
+    named = (checkpoint.config or {}).get("architectures")
+    return isinstance(named, list) and ARCHITECTURE in named
+
+
+def load_map(checkpoint: Checkpoint) -> LoadMap:
+    """What ckpt's class does with a folder that names it: all is filled, or it raises with the names."""
+    names = tuple(checkpoint.tensors)
+    try:
+        head = read_head(checkpoint.config or {})
+    except HeadError as error:
+        return LoadMap({}, names, _raised(error), ARCHITECTURE, "class")
+    refused = head.disagreement({name: t.shape for name, t in checkpoint.tensors.items()})
+    expected = head.tensors()
+    loaded = {n for n in names if n in expected and checkpoint.tensors[n].shape == expected[n]} - {"t2d"}
+    parameters = {
+        name: _fill(name, tensors, frozenset(loaded), head) for name, tensors in head.parameters().items()
+    }
+    return LoadMap(
+        parameters,
+        tuple(n for n in names if n not in loaded),
+        _raised(HeadError(refused)) if refused else None,
+        ARCHITECTURE,
+        "load" if refused else None,
+    )
+
+
+def _fill(parameter: str, tensors: tuple[str, ...], loaded: frozenset[str], head: Head) -> Fill:
+    sources = tuple(t for t in tensors if t in loaded)
+    if parameter == _EMBED and not head.own_embedding:
+        return Fill(sources, "target")
+    if len(sources) == len(tensors):
+        return Fill(sources, "checkpoint")
+    if sources:
+        return Fill(sources, "partly")
+    return Fill((), "default" if "norm" in tensors[0] else "nothing")
+
+
+def _raised(error: HeadError) -> str:
+    return f"{type(error).__name__}: {error}"
