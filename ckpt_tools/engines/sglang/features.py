@@ -7,6 +7,7 @@ loading 0.5.9, 0.5.12 and 0.5.23 for real showed beside it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ckpt_tools.engines.history import holds, transformers_pin
@@ -57,6 +58,7 @@ class Features:
     remote_code_raises: bool
 
 
+@lru_cache(maxsize=64)
 def features(engine: Engine) -> Features:
     """The switches of *engine*'s version."""
 

@@ -145,12 +145,11 @@ def _build(built: Built, engine: Engine, checkpoint: Checkpoint) -> None:
 
 def load_order(checkpoint: Checkpoint) -> Iterator[TensorInfo]:
     """Files in order, and in each the tensors by name, as ``safe_open.keys`` gives them (model_loader/weight_utils.py:1354)."""
-    for file in checkpoint.weight_files:
-        yield from (
-            checkpoint.tensors[n]
-            for n in sorted(checkpoint.tensors)
-            if checkpoint.tensors[n].file == file.name
-        )
+    files: dict[str, list[TensorInfo]] = {file.name: [] for file in checkpoint.weight_files}
+    for tensor in checkpoint.tensors.values():
+        files[tensor.file].append(tensor)
+    for tensors in files.values():
+        yield from sorted(tensors, key=lambda tensor: tensor.name)
 
 
 def _load(model: Model, config: HfConfig, switches: Features, checkpoint: Checkpoint) -> Refused | None:

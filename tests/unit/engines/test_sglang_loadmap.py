@@ -1,0 +1,231 @@
+"""SGLang's load map: what the recorded cases don't reach, and what they pin by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ckpt_tools.engines import load_map, resolve
+from ckpt_tools.engines.sglang import ENGINE, MODELLED, parameter_shapes
+from ckpt_tools.engines.sglang.architectures import registered
+from ckpt_tools.engines.sglang.features import features
+from ckpt_tools.engines.sglang.loadmap import load_order
+from ckpt_tools.model import Checkpoint, FileInfo, LoadMap, TensorInfo
+
+H, V, VD = 64, 256, 128
+CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "num_hidden_layers": 1, "hidden_size": H,
+    "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": V,
+    "draft_vocab_size": VD, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "hidden_act": "silu",
+    "max_position_embeddings": 512, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+}  # fmt: skip
+
+
+def names(layer: str = "midlayer.") -> dict[str, tuple[int, ...]]:
+    return {
+        "d2t": (VD,), "fc.weight": (H, 3 * H), "norm.weight": (H,), "lm_head.weight": (VD, H),
+        f"{layer}hidden_norm.weight": (H,), f"{layer}input_layernorm.weight": (H,),
+        f"{layer}post_attention_layernorm.weight": (H,), f"{layer}self_attn.q_proj.weight": (128, 2 * H),
+        f"{layer}self_attn.k_proj.weight": (64, 2 * H), f"{layer}self_attn.v_proj.weight": (64, 2 * H),
+        f"{layer}self_attn.o_proj.weight": (H, 128), f"{layer}mlp.gate_proj.weight": (96, H),
+        f"{layer}mlp.up_proj.weight": (96, H), f"{layer}mlp.down_proj.weight": (H, 96),
+    }  # fmt: skip
+
+
+def draft(
+    shapes: dict[str, tuple[int, ...]], config: dict[str, Any] | None = None, **extra: Any
+) -> Checkpoint:
+    tensors = {
+        n: TensorInfo(n, "I64" if "d2t" in n else "BF16", shape, "model.safetensors", 0, 0)
+        for n, shape in shapes.items()
+    }
+    given = (config if config is not None else CONFIG) | extra
+    return Checkpoint(
+        "d", "/drafts/d", given, "", tensors, (FileInfo("model.safetensors", 0, "safetensors"),)
+    )
+
+
+def mapped(checkpoint: Checkpoint, engine: str = "sglang", algorithm: str | None = None) -> LoadMap:
+    return load_map(resolve(engine, "test"), checkpoint, algorithm=algorithm)
+
+
+def test_it_is_found_with_its_contracts() -> None:
+    assert resolve("sglang", "test").contract == "0.5.23"
+    assert resolve("sglang==0.5.16", "test").contract == "0.5.12"
+    assert ENGINE.contracts == ("0.5.9", "0.5.12", "0.5.23")
+
+
+def test_a_whole_head_is_filled() -> None:
+    found = mapped(draft(names()))
+    assert found.refused is None
+    assert found.architecture == "LlamaForCausalLMEagle3"
+    assert found.unused == ()
+    by = {name: fill.filled_by for name, fill in found.parameters.items()}
+    assert by.pop("model.embed_tokens.weight") == "target"
+    assert set(by.values()) == {"checkpoint"}
+    qkv = found.parameters["model.layers.0.self_attn.qkv_proj.weight"]
+    assert qkv.sources == tuple(sorted(f"midlayer.self_attn.{n}_proj.weight" for n in "qkv"))
+
+
+@pytest.mark.parametrize(
+    ("version", "works"),
+    [("0.4.9", False), ("0.5.9", False), ("0.5.11", False), ("0.5.12", True), ("0.5.23", True)],
+)
+def test_layers_0_names_load_as_nothing_before_0_5_12(version: str, works: bool) -> None:
+    found = mapped(draft(names("layers.0.")), f"sglang=={version}")
+    empty = [n for n, fill in found.parameters.items() if fill.filled_by in ("nothing", "default")]
+    assert found.refused is None
+    assert len(empty) == (0 if works else 7)
+    assert len(found.unused) == (0 if works else 10)
+
+
+@pytest.mark.parametrize(
+    ("version", "built"), [("0.5.11", False), ("0.5.12", False), ("0.5.16", False), ("0.5.17", True)]
+)
+def test_norm_before_fc_since_0_5_17(version: str, built: bool) -> None:
+    found = mapped(
+        draft(names() | {"input_norm.weight": (3 * H,)}, norm_before_fc=True), f"sglang=={version}"
+    )
+    assert ("model.input_norm.weight" in found.parameters) == built
+    assert ("input_norm.weight" in found.unused) == (not built)
+
+
+def test_the_mla_head_is_unknown_before_0_5_12() -> None:
+    assert "Eagle3DeepseekV2ForCausalLM" not in registered("0.5.11")
+    assert "Eagle3DeepseekV2ForCausalLM" in registered("0.5.12.post1")
+    assert "MistralForCausalLMEagle" in registered("0.5.11")
+    found = mapped(draft(names(), architectures=["Eagle3DeepseekV2ForCausalLM"]), "sglang==0.5.11")
+    assert found.refused is not None and "Cannot find model module" in found.refused
+    assert (found.stage, found.architecture) == ("class", None)
+
+
+def test_fc_has_a_bias_whatever_the_config_says_before_0_4_9() -> None:
+    assert not features(resolve("sglang==0.4.8", "test")).fc_bias_from_config
+    fill = mapped(draft(names()), "sglang==0.4.8").parameters["model.fc.bias"]
+    assert fill.filled_by == "nothing"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "replaced"),
+    [
+        ("EAGLE3", {"model.embed_tokens.weight"}),
+        ("EAGLE", {"model.embed_tokens.weight", "lm_head.weight"}),
+        (None, {"model.embed_tokens.weight"}),
+    ],
+)
+def test_what_the_server_replaces_counts_as_the_targets(algorithm: str | None, replaced: set[str]) -> None:
+    found = mapped(draft(names() | {"embed_tokens.weight": (V, H)}), algorithm=algorithm)
+    assert {n for n, fill in found.parameters.items() if fill.filled_by == "target"} == replaced
+    assert found.parameters["model.embed_tokens.weight"].sources == ("embed_tokens.weight",)
+
+
+def test_another_width_keeps_the_drafts_embedding() -> None:
+    shapes = names() | {"embed_tokens.weight": (V, H), "fc.weight": (H, 3 * 96)}
+    found = mapped(draft(shapes, target_hidden_size=96))
+    assert found.parameters["model.embed_tokens.weight"].filled_by == "checkpoint"
+
+
+def test_cuts_are_told() -> None:
+    shapes = names() | {
+        "midlayer.self_attn.q_proj.weight": (160, 2 * H),
+        "midlayer.mlp.up_proj.weight": (80, H),
+    }
+    found = mapped(draft(shapes))
+    qkv = found.parameters["model.layers.0.self_attn.qkv_proj.weight"]
+    assert (qkv.filled_by, qkv.cut) == (
+        "checkpoint",
+        "midlayer.self_attn.q_proj.weight: only 128 of 160 rows are kept",
+    )
+    gate_up = found.parameters["model.layers.0.mlp.gate_up_proj.weight"]
+    assert gate_up.cut == "midlayer.mlp.up_proj.weight: 16 of 96 rows are zeros"
+
+
+def test_parts_may_miss() -> None:
+    shapes = names()
+    del shapes["midlayer.self_attn.k_proj.weight"]
+    assert mapped(draft(shapes)).parameters["model.layers.0.self_attn.qkv_proj.weight"].filled_by == "partly"
+
+
+def test_a_refusal_while_loading_keeps_what_was_filled() -> None:
+    found = mapped(draft(names() | {"norm.weight": (32,)}))
+    assert found.stage == "load"
+    assert found.refused is not None and found.refused.startswith("AssertionError: Attempted to load weight")
+    assert found.parameters["model.fc.weight"].filled_by == "checkpoint"
+    assert "norm.weight" in found.unused
+
+
+def test_a_refused_config_has_no_parameters() -> None:
+    shapes = names()
+    found = mapped(draft(shapes, {}))
+    assert (found.stage, found.architecture, found.parameters) == ("config", None, {})
+    assert set(found.unused) == set(shapes)
+    assert (
+        found.refused
+        == "ValueError: Unrecognized model in /drafts/d. Should have a `model_type` key in its config.json."
+    )
+    assert parameter_shapes(resolve("sglang", "test"), draft(shapes, {})) == {}
+
+
+def test_a_class_that_no_draft_is_served_by_is_not_mapped() -> None:
+    found = mapped(draft(names(), architectures=["Qwen3ForCausalLM"]))
+    assert (found.architecture, found.refused, found.parameters) == ("Qwen3ForCausalLM", None, {})
+    assert "Qwen3ForCausalLM" not in MODELLED
+    assert (
+        parameter_shapes(resolve("sglang", "test"), draft(names(), architectures=["Qwen3ForCausalLM"])) == {}
+    )
+
+
+def test_a_targets_class_becomes_its_next_token_head() -> None:
+    found = mapped(draft(names(), architectures=["DeepseekV3ForCausalLM"], model_type="deepseek_v3"))
+    assert found.architecture == "DeepseekV3ForCausalLMNextN"
+
+
+def test_shapes_are_fused_and_padded() -> None:
+    shapes = parameter_shapes(resolve("sglang", "test"), draft(names(), draft_vocab_size=100))
+    assert shapes["lm_head.weight"] == (128, H)
+    assert shapes["model.layers.0.self_attn.qkv_proj.weight"] == (256, 2 * H)
+
+
+def test_shards_load_in_order_and_tensors_by_name() -> None:
+    infos = [TensorInfo(n, "BF16", (1,), file, 0, 0) for n, file in (("c", "2"), ("b", "1"), ("a", "1"))]
+    files = tuple(FileInfo(n, 0, "safetensors") for n in ("1", "2"))
+    order = load_order(Checkpoint("d", "d", {}, "", {t.name: t for t in infos}, files))
+    assert [t.name for t in order] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("quant", "name"),
+    [
+        ({"quant_method": "awq", "bits": 4, "group_size": 32}, "qweight"),
+        ({"quant_method": "awq", "bits": 4, "group_size": -1}, "scales"),
+        ({"quant_method": "gptq", "bits": 8}, "g_idx"),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"g": {"weights": {"type": "int", "num_bits": 8}}},
+            },
+            "weight_packed",
+        ),
+    ],
+)
+def test_a_copied_quantization_config_renames_every_linear(quant: dict[str, Any], name: str) -> None:
+    found = mapped(draft(names(), quantization_config=quant))
+    layer = "model.layers.0.self_attn.o_proj"
+    assert found.parameters[f"{layer}.{name}"].filled_by == "nothing"
+    assert f"{layer}.weight" not in found.parameters
+    assert "midlayer.self_attn.o_proj.weight" in found.unused
+
+
+def test_a_quantisation_that_is_not_mapped_says_nothing() -> None:
+    for quant in (
+        {"quant_method": "bitsandbytes"},
+        {"quant_method": "compressed-tensors", "config_groups": {}},
+    ):
+        found = mapped(draft(names(), quantization_config=quant))
+        assert (found.architecture, found.refused, found.parameters) == ("LlamaForCausalLMEagle3", None, {})
+
+
+def test_compression_config_counts_too() -> None:
+    found = mapped(draft(names(), compression_config={"quant_method": "nonsense"}))
+    assert found.refused == "ValueError: Unknown quantization method: nonsense."
