@@ -70,7 +70,9 @@ def page(code: str) -> Page:
         near = difflib.get_close_matches(code, known_codes(), 3)
         raise UsageError(
             f"{code}: no such code",
-            f"did you mean {', '.join(near)}? `ckpt explain` lists them" if near else "`ckpt explain` lists them",
+            f"did you mean {', '.join(near)}? `ckpt explain` lists them"
+            if near
+            else "`ckpt explain` lists them",
         )
     sections = (
         ("What it checks", row.checks),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ckpt_tools.model import Draft, Engine, Target
     from ckpt_tools.serving.args.launch import Launch
+    from ckpt_tools.serving.args.problem import Problem
     from ckpt_tools.serving.logs.state import Acceptance, LogState
 
 
@@ -49,6 +52,21 @@ def read_log_text(text: str) -> LogState:
     from ckpt_tools.serving.logs import read_log
 
     return read_log(read_bytes(text))
+
+
+def launch_problems_of(
+    launch: Launch | None,
+    engine: Engine,
+    draft: Draft | None,
+    target: Target | None,
+    config: Mapping[str, Any] | None,
+) -> tuple[Problem, ...] | None:
+    """What is wrong with a launch command on an engine for this draft and target; ``None`` without a command."""
+    if launch is None:
+        return None
+    from ckpt_tools.serving.args.problems import launch_problems
+
+    return launch_problems(launch, engine, draft, target, config=config)
 
 
 def rate_note(engine: Engine, log: LogState | None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +61,8 @@ def inspect(
     if stats:
         from ckpt_tools.container.values import scan
 
-        facts["stats"] = {name: s.as_dict() for name, s in scan(checkpoint).items()}
+        scanned = scan(checkpoint, source=opened.source)
+        facts["stats"] = {name: asdict(s) if s is not None else None for name, s in scanned.items()}
     findings = [*checkpoint.findings, *(draft.findings if draft else ())]
     findings += _unrecognised(checkpoint, draft)
     if engines:

@@ -16,18 +16,20 @@ Flags win over the launch command, which wins over the policy. Every ignored cod
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.errors import InputError, UsageError
 from ckpt_tools.model import EMPTY
 
 if sys.version_info >= (3, 11):
     import tomllib
-else:
+else:  # pragma: no cover  # the standard library has it from 3.11 on
     import tomli as tomllib
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 FILES = ("ckpt.toml", "pyproject.toml")
 KEYS = ("target", "engine", "tp", "context-length", "fail-on", "launch", "ignore")
@@ -82,7 +84,8 @@ def _table(file: Path) -> Mapping[str, Any] | None:
             return None  # somebody else's file to complain about
         raise InputError(f"{file}: not TOML ({error})", "see `ckpt verify --help`") from error
     if file.name == "ckpt.toml":
-        return data
+        whole: Mapping[str, Any] = data
+        return whole
     tool = data.get("tool")
     table = tool.get("ckpt") if isinstance(tool, dict) else None
     return table if isinstance(table, dict) else None

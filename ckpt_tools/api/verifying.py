@@ -115,7 +115,10 @@ def verify(request: VerifyRequest) -> Report:
         facts=facts,
         target=target,
         engines=engines,
-        skipped=(*outcome.skipped, *(Skipped(c, f"ignored: {why}") for c, why in request.ignored_because.items())),
+        skipped=(
+            *outcome.skipped,
+            *(Skipped(c, f"ignored: {why}") for c, why in request.ignored_because.items()),
+        ),
         fail_on=request.fail_on,
         content=content_hashes(checkpoint, opened.source) if request.deep else None,
     )
@@ -157,7 +160,7 @@ def _context(
         target_tensors=target_files.checkpoint.tensors if target_files else None,
         same=comparer(opened, target_files) if target_files else None,
         launch=launch,
-        launch_problems=launch_problems_of(launch, engine, draft, target),
+        launch_problems=launch_problems_of(launch, engine, draft, target, opened.checkpoint.config),
         log=log,
         rate_note=rate_note(engine, log),
         tp=request.tp if request.tp is not None else flags,
@@ -195,5 +198,3 @@ def _serves(contexts: list[Context]) -> dict[str, Any] | None:
         return None
     first, needs = needed_release(ctx)
     return {"sglang": {"from": first, "because": [{"release": v, "what": w} for v, w in needs]}}
-
-

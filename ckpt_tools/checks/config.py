@@ -23,7 +23,7 @@ def _config(ctx: Context) -> dict[str, Any]:
     "config-refused",
     Severity.ERROR,
     needs=("load", "config"),
-    after=("CFG005", "CFG007", "VOC009", "PAR002", "LAY003", "MTP"),
+    after=("CFG005", "CFG007", "HED008", "PAR002", "LAY003", "MTP"),
 )
 def config_refused(ctx: Context) -> Iterator[Hit]:
     """The engine refuses the draft's config.json.
@@ -58,7 +58,7 @@ def config_refused(ctx: Context) -> Iterator[Hit]:
     "architecture-unknown",
     Severity.ERROR,
     needs=("load", "config"),
-    after=("CFG002", "PAR002", "CFG005", "VOC009", "SHP005", "LAY003", "CFG006"),
+    after=("CFG002", "PAR002", "CFG005", "HED008", "SHP005", "LAY003", "CFG006"),
 )
 def architecture_unknown(ctx: Context) -> Iterator[Hit]:
     """The engine has no class of the name in architectures.
@@ -224,7 +224,6 @@ def model_type_rewritten(ctx: Context) -> Iterator[Hit]:
     Fix: model_type kimi_k2 or deepseek_v2; remove model_type from a speculators config.
     References: vllm 0.33.0 config/speculative.py:710-1169, transformers_utils/config.py:361-424 (run).
     """
-    assert (ctx.draft is not None and ctx.load is not None) or True
     config = _config(ctx)
     kind = config.get("model_type")
     if ctx.draft is None or ctx.load is None or ctx.load.refused is None:
@@ -284,6 +283,8 @@ def schema(ctx: Context) -> Iterator[Hit]:
     if form is None:
         return
     for at, message in violations(form.schema, _config(ctx)):
-        if at in ("/draft_vocab_size", "/architectures") or not at and "is a required property" in message and "draft_vocab" in message:
-            continue  # VOC009 and CFG003 say it better
+        if at in ("/draft_vocab_size", "/architectures") or (
+            not at and "is a required property" in message and "draft_vocab" in message
+        ):
+            continue  # HED008 and CFG003 say it better
         yield Hit(f"{at or 'config.json'}: {message[:300]}", pointer=at or None, file="config.json")

@@ -26,7 +26,7 @@ def sglang_dtype(config: Mapping[str, Any]) -> str:
     Missing and float32 become float16 (sglang 0.5.23 srt/configs/model_config.py:2284-2345, run).
     """
     value = stated_dtype(config)
-    return "float16" if value in (None, "float32", "float") else value
+    return "float16" if value is None or value in ("float32", "float") else value
 
 
 def launch_dtype(ctx: Context) -> str | None:

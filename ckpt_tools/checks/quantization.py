@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.checks.base import Context, Hit, check
+from ckpt_tools.checks.mtp import bundled, flat_config
 from ckpt_tools.engines.history import family
 from ckpt_tools.model import Severity
 
@@ -175,3 +177,59 @@ def target_quantised(ctx: Context) -> Iterator[Hit]:
         yield Hit(
             f"the target is quantised ({_method(ctx.target.quantization)}) and the draft is plain: right on current engines"
         )
+
+
+@check("QNT006", "next-token-quantisation-mismatch", Severity.ERROR, needs=("config",), after=("FIL",))
+def quantisation(ctx: Context) -> Iterator[Hit]:
+    """Plain next-token weights that the engine builds quantised, or names in ignore that never match.
+
+    Checks: in a quantised target, next-token linears stored plain are in the ignore list under the names that the engine builds.
+    Why: SGLang builds Qwen's mtp.* head under model.*, so ignore entries named mtp.* never match and packed modules wait for plain
+        tensors: KeyError. Experts that the list forgets are built packed on every engine.
+    Example: 12 mtp.* linears are stored plain and listed in ignore under mtp.*, but SGLang builds this head as model.*
+    Fix: Quantise them too, or list them under the names that the engine builds.
+    References: sglang 0.5.23 srt/models/qwen3_next_mtp.py (run with a GPU pretended: KeyError); vllm#41994, sglang#35797.
+    """
+    config = flat_config(ctx.checkpoint.config or {})
+    block = config.get("quantization_config") or (ctx.checkpoint.config or {}).get("quantization_config")
+    if not isinstance(block, dict):
+        return
+    names = [n for n in bundled(ctx) if n.endswith(".weight") and len(ctx.checkpoint.tensors[n].shape) == 2]
+    plain = [n for n in names if ctx.checkpoint.tensors[n].dtype in ("BF16", "F16", "F32") and _is_linear(n)]
+    ignore = [str(i) for i in block.get("ignore") or block.get("modules_to_not_convert") or []]
+    unlisted = [n for n in plain if not _listed(n.removesuffix(".weight"), ignore)]
+    sglang = ctx.engine is not None and ctx.engine.name.startswith("sglang")
+    if unlisted:
+        yield Hit(
+            f"{len(unlisted)} next-token linears (such as {unlisted[0]}) are stored plain and not listed in quantization_config.ignore: the "
+            "engine builds them quantised and nothing fills them",
+            tensor=unlisted[0],
+            pointer="/quantization_config/ignore",
+            hint="list them in ignore",
+        )
+    elif sglang and any(n.startswith("mtp.") for n in plain):
+        first = next(n for n in plain if n.startswith("mtp."))
+        yield Hit(
+            f"{len(plain)} mtp.* linears are stored plain and listed in ignore under mtp.*, but SGLang builds this head under model.*: the "
+            "entries never match, the head is built quantised, and loading raises KeyError",
+            tensor=first,
+            pointer="/quantization_config/ignore",
+            hint="list them under model.* as well, or quantise them",
+        )
+
+
+def _is_linear(name: str) -> bool:
+    return not any(
+        part in name
+        for part in ("norm", "embed_tokens", "lm_head", "mlp.gate.weight", "shared_expert_gate", "conv1d")
+    )
+
+
+def _listed(module: str, ignore: list[str]) -> bool:
+    for entry in ignore:
+        if entry.startswith("re:"):
+            if re.match(entry[3:], module):
+                return True
+        elif module == entry or module.startswith(entry.rstrip("*").rstrip(".") + ".") or entry in module:
+            return True
+    return False

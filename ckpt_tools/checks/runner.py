@@ -26,6 +26,7 @@ _LACK = {
     "target_tensors": "the target's shards aren't at hand",
     "same": "the target's shards aren't at hand",
     "launch": "no --launch was given",
+    "launch_problems": "no --launch was given",
     "log": "no --log was given",
     "tp": "no --tp was given",
 }

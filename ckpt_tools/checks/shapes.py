@@ -185,9 +185,9 @@ def tensor_shape(ctx: Context) -> Iterator[Hit]:
     for name, native, shape, wanted in _misfits(ctx):
         if name in ("fc.weight", "d2t", "t2d") or any(f".{p}." in name for p in ATTENTION):
             continue
-        if name == "lm_head.weight" and len(shape) == 2 and shape[1] == wanted[1] and ctx.draft is not None:
-            if (ctx.checkpoint.config or {}).get("draft_vocab_size") is None:
-                continue  # VOC009 says it
+        rows_only = name == "lm_head.weight" and len(shape) == 2 and shape[1] == wanted[1]
+        if rows_only and (ctx.checkpoint.config or {}).get("draft_vocab_size") is None:
+            continue  # HED008 says it
         yield Hit(
             f"{native} is {list(shape)}, expected {[w if w is not None else '?' for w in wanted]} by the config",
             tensor=native,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckpt_tools.checks.base import Context, Hit, check
-from ckpt_tools.engines.history import family
 from ckpt_tools.formats import tables
 from ckpt_tools.model import Severity
 
@@ -116,7 +115,7 @@ def mask(ctx: Context) -> Iterator[Hit]:
     yield from _problems(ctx, "mask")
 
 
-@check("VOC006", "d2t-missing", Severity.ERROR, needs=("draft",), after=("FIL", "KEY003", "VOC009"))
+@check("VOC006", "d2t-missing", Severity.ERROR, needs=("draft",), after=("FIL", "KEY003", "HED008"))
 def missing(ctx: Context) -> Iterator[Hit]:
     """A reduced vocabulary without a map to the target's.
 
@@ -165,55 +164,6 @@ def full_vocabulary(ctx: Context) -> Iterator[Hit]:
             tensor=ctx.draft.tensors["d2t"],
             hint="ckpt fix-keys IN OUT --to vllm leaves it out",
         )
-
-
-@check("VOC009", "draft-vocab-size-missing", Severity.ERROR, needs=("draft", "engine"), after=("FIL",))
-def size_missing(ctx: Context) -> Iterator[Hit]:
-    """draft_vocab_size is missing or null.
-
-    Checks: config.json states draft_vocab_size, and it is the head's number of rows.
-    Why: SGLang's Llama class reads it as an attribute and raises when the key is missing; with null it takes the target's head and
-        drops the draft's. vLLM takes vocab_size, and then refuses the smaller head and d2t.
-    Example: draft_vocab_size is missing; lm_head.weight has 96 rows
-    Fix: Add it; ckpt fix-keys does.
-    References: sglang 0.5.23 srt/models/llama_eagle3.py:306-318 (run: AttributeError); vllm 0.33.0 llama_eagle3.py (run).
-    """
-    assert ctx.draft is not None and ctx.engine is not None
-    config = ctx.checkpoint.config
-    if config is None or ctx.draft.algorithm != "eagle3":
-        return
-    flat = config.get("draft_vocab_size")
-    if isinstance(flat, int):
-        return
-    head = ctx.draft.tensors.get("lm_head.weight")
-    rows = ctx.checkpoint.tensors[head].shape[0] if head else None
-    sglang = family(ctx.engine.name) == "sglang"
-    present = "draft_vocab_size" in config
-    refused = ctx.load is not None and ctx.load.refused is not None
-    vocab = ctx.draft.facts.vocab_size
-    if present and sglang and (rows is None or rows == vocab):
-        return  # null on purpose: the target's head is shared (SGLang 0.5.2 and later)
-    if not sglang and not refused and (rows is None or rows == vocab):
-        return
-    if sglang and not present and ctx.draft.facts.layer_type == "mla" and (rows is None or rows == vocab):
-        return
-    shown = "null" if present else "missing"
-    effect = (
-        "SGLang takes the target's head and drops the draft's"
-        if sglang and (present or ctx.draft.facts.layer_type == "mla")
-        else "SGLang raises AttributeError: 'LlamaConfig' object has no attribute 'draft_vocab_size'"
-        if sglang
-        else "vLLM takes vocab_size and refuses the smaller head and its map"
-    )
-    yield Hit(
-        f"draft_vocab_size is {shown}"
-        + (f"; lm_head.weight has {rows} rows (vocab_size {vocab})" if rows is not None else "")
-        + f". {effect}",
-        pointer="/draft_vocab_size" if present else None,
-        file="config.json",
-        tensor=head,
-        hint=f'write "draft_vocab_size": {rows}' if rows is not None else "write the head's number of rows",
-    )
 
 
 @check("VOC010", "vocabulary-differs", Severity.ERROR, needs=("draft", "target.vocab_size"))

@@ -36,9 +36,9 @@ class Lazy(click.Group):
             import difflib
 
             near = difflib.get_close_matches(args[0], self.list_commands(ctx), 1)
-            if near:
-                error.message += f" Did you mean '{near[0]}'?"
-            raise
+            if not near:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean '{near[0]}'?", ctx) from error
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         return guarded(lambda: super(Lazy, self).main(*args, **{**kwargs, "standalone_mode": False}))

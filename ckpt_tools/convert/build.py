@@ -152,7 +152,7 @@ def plan_conversion(
         found.add(f)
     for f in _window(facts, to):
         found.add(f)
-    for f in ids.first_releases(facts, to, target, written):
+    for f in ids.first_releases(facts, to, written):
         found.add(f)
     for f in _embedding(draft, target, to, same):
         found.add(f)
@@ -395,7 +395,7 @@ def _tables(
     new_d2t: bytes | None = None
     new_t2d: bytes | None = None
     if vocab is not None and small == vocab and (d2t is None or tables.is_identity(d2t)):
-        for n, native in names.items():
+        for native in names.values():
             drops[native] = "the draft has the target's whole vocabulary; the table is the identity"
         return _Vocabulary(drops=drops, vocab_size=vocab)
     if d2t is None and t2d is not None and small not in (None, len(t2d)):

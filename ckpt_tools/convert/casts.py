@@ -31,7 +31,7 @@ def _from_float(values: np.ndarray[Any, Any], dtype: str, name: str) -> bytes:
         nan = np.isnan(values)
         rounded = ((bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16).astype("<u2")
         rounded[nan] = 0x7FC0
-        return rounded.tobytes()
+        return bytes(rounded.tobytes())
     with np.errstate(over="ignore"):
         cast = values.astype({"F16": "<f2", "F32": "<f4"}[dtype])
     if dtype == "F16" and bool(np.any(np.isinf(cast) & np.isfinite(values))):
@@ -39,7 +39,7 @@ def _from_float(values: np.ndarray[Any, Any], dtype: str, name: str) -> bytes:
             f"{name}: a value of {float(np.nanmax(np.abs(values[np.isfinite(values)]))):.6g} doesn't fit float16 (65504 at most)",
             "cast to bf16, which has float32's range: --dtype bf16",
         )
-    return cast.tobytes()
+    return bytes(cast.tobytes())
 
 
 def cast_chunks(chunks: Iterable[bytes], source: str, result: str, name: str) -> Iterator[bytes]:

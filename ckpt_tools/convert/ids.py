@@ -70,12 +70,12 @@ def decide(draft: Draft, to: Format, target: Target | None) -> WrittenIds:
     facts = draft.facts
     served_by_sglang = to.engine is not None and family(to.engine) == "sglang"
     if draft.ambiguous_capture is not None:
-        ids = list(draft.ambiguous_capture)
+        written = list(draft.ambiguous_capture)
         return WrittenIds(
             findings=(
                 finding(
                     "CAP003",
-                    f"nothing decides how the ids {ids} count: SGLang reads them as outputs of those layers for most targets "
+                    f"nothing decides how the ids {written} count: SGLang reads them as outputs of those layers for most targets "
                     f"(and as written for DeepSeek and Kimi), vLLM and speculators as states entering them, one layer earlier",
                     pointer=_at(draft),
                     severity=Severity.ERROR,
@@ -188,12 +188,7 @@ def _needs(facts: DraftFacts, written: WrittenIds) -> list[tuple[str, str]]:
     return [(version, what) for version, what in needs if version is not None]
 
 
-def first_releases(
-    facts: DraftFacts,
-    to: Format,
-    target: Target | None,
-    written: WrittenIds,
-) -> list[Finding]:
+def first_releases(facts: DraftFacts, to: Format, written: WrittenIds) -> list[Finding]:
     """The first SGLang release that serves what is written, when it isn't every release."""
     if to.engine != "sglang":
         return []

@@ -119,7 +119,7 @@ def complete_from_shapes(
     Heads can't be read from shapes (only heads x head_dim can), so they stay as the config has them.
     """
     shapes = {name: infos[native].shape for name, native in tensors.items()}
-    stated: dict[str, int] = {}
+    stated: dict[str, Any] = {}
 
     def take(fact: str, tensor: str, axis: int) -> None:
         shape = shapes.get(tensor)

@@ -147,6 +147,9 @@ def layer_config(request: WriteRequest) -> dict[str, Any]:
         "use_sliding_window": windowed,
         "vocab_size": facts.vocab_size,
     }
+    if facts.num_aux not in (None, 3) and request.algorithm in ("eagle3", "peagle"):
+        # vLLM's llama class counts no top-level ids (vllm 0.33.0 model_executor/models/llama_eagle3.py:209-221).
+        out["num_aux_hidden_states"] = facts.num_aux
     if facts.rope is not None:
         out["rope_parameters"] = write_rope(facts.rope)["rope_parameters"]
     return {k: out[k] for k in sorted(out) if out[k] is not None or k == "sliding_window"}

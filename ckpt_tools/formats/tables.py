@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def mask_from_d2t(d2t: tuple[int, ...], vocab_size: int) -> bytes:
 def is_ascending(d2t: tuple[int, ...]) -> bool:
     """Whether the target ids ascend strictly, as a mask implies."""
     ids = target_ids(d2t)
-    return all(a < b for a, b in zip(ids, ids[1:], strict=False))
+    return all(a < b for a, b in pairwise(ids))
 
 
 def is_identity(d2t: tuple[int, ...]) -> bool:
@@ -71,7 +72,7 @@ def looks_absolute(d2t: tuple[int, ...], vocab_size: int | None, t2d: tuple[int,
         return False
     if t2d is not None and tuple(i for i, on in enumerate(t2d) if on) == d2t:
         return target_ids(d2t) != d2t
-    strictly = all(a < b for a, b in zip(d2t, d2t[1:], strict=False))
+    strictly = all(a < b for a, b in pairwise(d2t))
     top = d2t[-1] + len(d2t) - 1
     return strictly and d2t[0] >= 0 and vocab_size is not None and top >= vocab_size > d2t[-1]
 

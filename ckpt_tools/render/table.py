@@ -91,7 +91,7 @@ def _sections(console: Console, report: Report, style: Style) -> None:
         _inspect(console, facts, style)
     if facts.get("plan") is not None:
         _plan(console, facts)
-    if facts.get("load") is not None:
+    if facts.get("load") is not None and (report.command == "inspect" or style.verbosity > 0):
         _load(console, facts["load"])
     for name, rows in (facts.get("tables") or {}).items():
         _grid(console, name, rows)
@@ -124,7 +124,7 @@ def _inspect(console: Console, facts: Mapping[str, Any], style: Style) -> None:
         renamed = f"  = {t['canonical']}" if t["canonical"] and t["canonical"] != t["name"] else ""
         console.print(f"  {t['name']}  {t['dtype']} {t['shape']}{renamed}")
     for name, s in facts.get("stats", {}).items():
-        console.print(f"  {name}  " + "  ".join(f"{k} {_short(v)}" for k, v in s.items()))
+        console.print(f"  {name}  " + "  ".join(f"{k} {_short(v)}" for k, v in (s or {}).items()))
 
 
 def _training(console: Console, out: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ def _formats() -> tuple[str, ...]:
     return writable_formats()
 
 
-class _Formats(click.ParamType):
+class _Formats(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.3 on
     """Choices that are looked up when they are needed."""
 
     name = "format"

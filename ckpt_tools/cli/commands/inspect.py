@@ -9,7 +9,7 @@ import click
 from ckpt_tools.cli.options import Output, convention_option, exit_status, output_options, target_option
 
 if TYPE_CHECKING:
-    from ckpt_tools.model import Report
+    from ckpt_tools.model import Engine, Report
 
 
 @click.command("inspect")
@@ -33,7 +33,7 @@ def command(paths: tuple[str, ...], engines: tuple[str, ...], output: Output, **
     from ckpt_tools.cli.failures import say
     from ckpt_tools.errors import CkptError, ExitCode
 
-    resolved = ()
+    resolved: tuple[Engine, ...] = ()
     if engines:
         from ckpt_tools.engines import resolve
 

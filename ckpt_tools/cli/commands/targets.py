@@ -23,7 +23,11 @@ def list_(style: str = "table", text: str | None = None) -> int:
     """List the targets; with TEXT, those whose id, alias or class contains it."""
     from ckpt_tools.targets import all_targets, target_json
 
-    shown = [t for t in all_targets() if text is None or text.lower() in f"{t.id} {t.aliases} {t.architectures}".lower()]
+    shown = [
+        t
+        for t in all_targets()
+        if text is None or text.lower() in f"{t.id} {t.aliases} {t.architectures}".lower()
+    ]
     if style == "json":
         click.echo(json.dumps([target_json(t) for t in shown], indent=2, ensure_ascii=False))
         return 0

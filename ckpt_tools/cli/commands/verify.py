@@ -25,13 +25,23 @@ if TYPE_CHECKING:
 @click.command("verify")
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @target_option()
-@click.option("--engine", "engines", multiple=True, metavar="ENGINE", help="sglang, sglang-ext, vllm or trtllm, with ==VERSION.")
+@click.option(
+    "--engine",
+    "engines",
+    multiple=True,
+    metavar="ENGINE",
+    help="sglang, sglang-ext, vllm or trtllm, with ==VERSION.",
+)
 @click.option("--tp", type=click.IntRange(1), help="Tensor-parallel size.")
 @click.option("--context-length", type=click.IntRange(1), help="Length that is served.")
 @click.option("--launch", metavar="X", help="Launch command, a file with one, or - for stdin.")
 @click.option("--log", metavar="X", help="Start-up log: a file, or - for stdin.")
 @click.option("--deep", is_flag=True, help="Read every value, too.")
-@click.option("--against", metavar="SOURCE", help="The draft that this one was converted from: nothing lost, same function.")
+@click.option(
+    "--against",
+    metavar="SOURCE",
+    help="The draft that this one was converted from: nothing lost, same function.",
+)
 @click.option("--probe", is_flag=True, help="Ask the installed engine's own loader.")
 @click.option("--engine-python", metavar="PATH", help="The interpreter that has the engine.")
 @click.option("--select", multiple=True, callback=codes, metavar="CODE", help="Only these codes or families.")
