@@ -135,9 +135,11 @@ def resolve_config(config: Mapping[str, Any], method: str | None, contract: Cont
             "model_type": "eagle",
         }
         config_class = "EAGLEConfig"
-        if "model" in attributes:  # a key of the file takes the place of the wrapped config
-            kind = type(attributes["model"]).__name__
-            raise refuse_config("AttributeError", f"'{kind}' object has no attribute 'model_type'")
+    if (
+        config_class == "EAGLEConfig" and "model" in attributes
+    ):  # a key of the file takes the wrapped config's place
+        kind = type(attributes["model"]).__name__
+        raise refuse_config("AttributeError", f"'{kind}' object has no attribute 'model_type'")
     fields = Fields(attributes)
     fields.owner = config_class
     architecture = registry.resolve(attributes["architectures"], contract)
@@ -189,6 +191,8 @@ def _native(config: Mapping[str, Any]) -> Attributes:
             raise refuse_config(
                 "TypeError", "AutoConfig.for_model() missing 1 required positional argument: 'model_type'"
             )
+        if not isinstance(model["model_type"], str) or model["model_type"] not in classes():
+            raise refuse_config("ValueError", f"Unrecognized model identifier: {model['model_type']}.")
         inner = auto_config(model)
     elif method in ("eagle", "eagle3", "dflash"):
         raise refuse_config("AssertionError", f"model should not be None when method is {method}")

@@ -11,7 +11,7 @@ from ckpt_tools.engines.vllm.config import Resolved, resolve_config
 from ckpt_tools.engines.vllm.contract import CONTRACTS, Contract
 from ckpt_tools.engines.vllm.loading import Built, load
 from ckpt_tools.engines.vllm.quantization import NotModelled, quantise
-from ckpt_tools.engines.vllm.refusal import Refused
+from ckpt_tools.engines.vllm.refusal import Refused, on_values_of_the_file
 from ckpt_tools.engines.vllm.registry import class_of, kind_of
 from ckpt_tools.engines.vllm.runners import check_runner, default_runner
 from ckpt_tools.model import Checkpoint, Engine, Fill, LoadMap, Target
@@ -89,16 +89,18 @@ def _load(
     engine: Engine, checkpoint: Checkpoint, target: Target | None, method: str | None, runner: str | None
 ) -> _Loaded:
     contract = CONTRACTS[engine.contract]
-    resolved = resolve_config(checkpoint.config or {}, method, contract)
-    chosen = runner or default_runner(resolved, contract)
-    check_runner(resolved, chosen)
-    built = _build(resolved, checkpoint, target, contract, chosen)
-    if built is None:
-        return _Loaded(resolved)
+    with on_values_of_the_file("config"):
+        resolved = resolve_config(checkpoint.config or {}, method, contract)
+        chosen = runner or default_runner(resolved, contract)
+        check_runner(resolved, chosen)
     dtypes = {name: info.dtype for name, info in checkpoint.tensors.items()}
     layers = target.num_hidden_layers if target is not None else None
     try:
-        quantise(built.root, resolved.fields.get("quantization_config"), dtypes, layers)
+        with on_values_of_the_file("class"):
+            built = _build(resolved, checkpoint, target, contract, chosen)
+            if built is None:
+                return _Loaded(resolved)
+            quantise(built.root, resolved.fields.get("quantization_config"), dtypes, layers)
     except NotModelled:
         return _Loaded(resolved)
     error: str | None = None

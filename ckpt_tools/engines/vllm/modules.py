@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 ShardId = str | int | None
-# plain: exact shape; replicated: exact, named error; column/row: narrowed along the output or input axis; vocab: rows
+# plain, replicated: exact shape, each with its own message; exact: without one; column/row: narrowed along the output or input axis; vocab: rows
 # exact; scale: one number per shard
-Rule = Literal["plain", "replicated", "column", "row", "row_bias", "vocab", "scale"]
+Rule = Literal["plain", "replicated", "column", "row", "exact", "vocab", "scale"]
 
 
 @dataclass
@@ -96,7 +96,7 @@ class Parameter:
                 self._cut(source, shape, axis, self.shape[axis])
         elif self.rule == "scale":
             _same((1,), shape or (1,))
-        elif self.rule == "row_bias":
+        elif self.rule == "exact":
             _same(self.shape, shape or (1,))
         elif self.rule == "replicated":
             given = shape or (1,)
@@ -229,7 +229,7 @@ def row(out: int, inp: int, bias: bool = False) -> Module:
     """RowParallelLinear: too many columns are cut."""
     module = Module("RowParallelLinear", parameters={"weight": Parameter((out, inp), "row")})
     if bias:
-        module.parameters["bias"] = Parameter((out,), "row_bias")
+        module.parameters["bias"] = Parameter((out,), "exact")
     return module
 
 

@@ -56,6 +56,10 @@ class Linear:
         shape = (rows, columns) if out_axis == 0 else (columns, rows)
         return Parameter(shape, self.rule, shards=shards, out_axis=out_axis)
 
+    def whole(self, shape: tuple[int, ...]) -> Parameter:
+        """A tensor of the whole layer that no axis is narrowed of."""
+        return Parameter(shape, "replicated" if self.rule == "replicated" else "exact")
+
     def scale(self) -> Parameter:
         """One number per fused part."""
         shards: dict[ShardId, tuple[int, int]] = {key: (i, 1) for i, key in enumerate(self.shards)}
@@ -162,14 +166,19 @@ def _compressed(linear: Linear, settings: Settings) -> dict[str, Parameter]:
         out = {  # compressed_tensors_wNa16.py:110-225
             "weight_packed": linear.matrix(inputs=ceil(linear.inputs * bits / 32)),
             "weight_scale": linear.matrix(inputs=many),
-            "weight_shape": Parameter((2,)),
+            "weight_shape": linear.whole((2,)),
         }
         if not weights.get("symmetric", True):
             out["weight_zero_point"] = linear.matrix(32 // bits, inputs=many)
         return out
     if kind == "float" and bits == 8 and strategy in ("channel", "tensor"):
         out = {"weight": linear.matrix()}  # compressed_tensors_w8a8_fp8.py
-        out["weight_scale"] = linear.matrix(inputs=1) if strategy == "channel" else linear.scale()
+        if strategy == "tensor":
+            out["weight_scale"] = linear.scale()
+        else:
+            out["weight_scale"] = (
+                linear.whole((linear.outputs, 1)) if linear.rule == "row" else linear.matrix(inputs=1)
+            )
         inputs = group.get("input_activations") or {}
         return out | ({"input_scale": linear.scale()} if inputs and not inputs.get("dynamic") else {})
     raise NotModelled("compressed-tensors of another scheme")

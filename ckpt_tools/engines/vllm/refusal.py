@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 Stage = Literal["config", "class", "load"]
 
@@ -30,3 +34,16 @@ def refuse_config(error: str, message: str) -> Refused:
 def refuse_class(error: str, message: str) -> Refused:
     """A refusal while the modules are built."""
     return Refused(error, message, "class")
+
+
+@contextmanager
+def on_values_of_the_file(stage: Stage) -> Iterator[None]:
+    """Arithmetic on a config's raw values, as the engine does it: a value of the wrong type raises there as here.
+
+    Raises:
+        Refused: With Python's own error for the value.
+    """
+    try:
+        yield
+    except (TypeError, AttributeError, LookupError, ValueError, ArithmeticError) as error:
+        raise Refused(type(error).__name__, str(error), stage) from error

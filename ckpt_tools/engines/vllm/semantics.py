@@ -8,7 +8,7 @@ from ckpt_tools.engines.vllm import eagle3
 from ckpt_tools.engines.vllm.config import Fields, resolve_config
 from ckpt_tools.engines.vllm.contract import CONTRACTS
 from ckpt_tools.engines.vllm.dflash import aux_layers
-from ckpt_tools.engines.vllm.refusal import Refused
+from ckpt_tools.engines.vllm.refusal import Refused, on_values_of_the_file
 from ckpt_tools.engines.vllm.registry import kind_of
 
 if TYPE_CHECKING:
@@ -31,35 +31,46 @@ def semantics(engine: Engine, checkpoint: Checkpoint, *, method: str | None = No
         ``num_aux``, ``capture_ids_v2``, sizes, ``rope``, ``sliding_window`` per layer, ``hidden_act``,
         ``attention_bias``, ``logit_scale``, ``vocab_size``, ``draft_vocab_size``, ``d2t`` (``offset``).
     """
-    contract = CONTRACTS[engine.contract]
     try:
-        resolved = resolve_config(checkpoint.config or {}, method, contract)
-        fields, kind = resolved.fields, kind_of(resolved.architecture)
-        out = {
-            "architecture": resolved.architecture,
-            "config_class": resolved.config_class,
-            "method": resolved.method,
-            "parallel_drafting": resolved.parallel_drafting,
-            "kind": kind,
-            **_sizes(fields),
-            "rope": rope(fields, kind),
-            "sliding_window": windows(fields, kind),
-            "logit_scale": fields.get("logit_scale", 1.0),
-            "d2t": "offset",
-        }
-        if kind in ("llama", "qwen3", "mla"):
-            out |= _eagle3(fields, kind, engine)
-        elif kind == "eagle":
-            out |= {"layer_type": "llama", "residual": "raw", "upper_layer_norm": "input_layernorm", "first_layer_norm": None,
-                    "final_norm": False, "fc_order": ("embedding", "hidden"), "next_state": "raw"}  # fmt: skip
-        elif kind is not None:
-            out |= {
-                "layer_type": "qwen3",
-                "capture_ids_v2": aux_layers(fields),
-                "upper_layer_norm": "input_layernorm",
-            }
+        with on_values_of_the_file("class"):
+            return _semantics(engine, checkpoint, method)
     except Refused as refused:
         return {"refused": str(refused)}
+
+
+def _semantics(engine: Engine, checkpoint: Checkpoint, method: str | None) -> dict[str, Any]:
+    resolved = resolve_config(checkpoint.config or {}, method, CONTRACTS[engine.contract])
+    fields, kind = resolved.fields, kind_of(resolved.architecture)
+    out = {
+        "architecture": resolved.architecture,
+        "config_class": resolved.config_class,
+        "method": resolved.method,
+        "parallel_drafting": resolved.parallel_drafting,
+        "kind": kind,
+        **_sizes(fields),
+        "rope": rope(fields, kind),
+        "sliding_window": windows(fields, kind),
+        "logit_scale": fields.get("logit_scale", 1.0),
+        "d2t": "offset",
+    }
+    if kind in ("llama", "qwen3", "mla"):
+        out |= _eagle3(fields, kind, engine)
+    elif kind == "eagle":
+        out |= {
+            "layer_type": "llama",
+            "residual": "raw",
+            "upper_layer_norm": "input_layernorm",
+            "first_layer_norm": None,
+            "final_norm": False,
+            "fc_order": ("embedding", "hidden"),
+            "next_state": "raw",
+        }
+    elif kind is not None:
+        out |= {
+            "layer_type": "qwen3",
+            "capture_ids_v2": aux_layers(fields),
+            "upper_layer_norm": "input_layernorm",
+        }
     return out
 
 

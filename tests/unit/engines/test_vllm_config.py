@@ -424,3 +424,16 @@ def test_a_resolved_name_may_be_a_later_one_of_the_list() -> None:
         resolved(config(architectures=["Foo", "LlamaForCausalLMEagle3"])).architecture
         == "LlamaForCausalLMEagle3"
     )
+
+
+@pytest.mark.parametrize("kind", ["LlamaConfig", None, ["llama"]])
+def test_the_native_form_names_an_unknown_inner_type(kind: Any) -> None:
+    with pytest.raises(Refused, match="Unrecognized model identifier"):
+        resolved({"model_type": "eagle", "model": config(model_type=kind)}, "eagle3")
+
+
+def test_a_key_named_model_takes_the_wrapped_configs_place() -> None:
+    native = {"model_type": "eagle", "method": "eagle3", "model": config(model={})}
+    for settings in (native, config(model={})):
+        with pytest.raises(Refused, match="'dict' object has no attribute 'model_type'"):
+            resolved(settings, "eagle3")

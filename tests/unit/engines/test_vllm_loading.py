@@ -542,8 +542,9 @@ def test_every_tensor_is_used_or_not_and_nothing_else_happens(
     ),
 )
 def test_any_value_of_a_known_key_gives_a_map_or_the_engines_refusal(key: str, value: Any) -> None:
-    found = mapped(config(**{key: value}), eagle3(), method="eagle3")
-    assert found.refused is not None or found.architecture is not None
+    for settings in (config(**{key: value}), speculators(layer={key: value}), speculators(**{key: value})):
+        found = mapped(settings, eagle3(), method="eagle3")
+        assert found.refused is not None or found.architecture is not None
 
 
 def test_ownership_is_told_alone() -> None:
