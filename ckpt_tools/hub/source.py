@@ -6,8 +6,10 @@ cache, and what the cache holds already is read from there. Nothing is written a
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -26,6 +28,8 @@ HEAD_BYTES = (
 )  # read of a weight file at once, so that a draft's header takes one request and not two
 CACHED_SUFFIXES = (".json", ".md", ".txt", ".yaml", ".yml", ".jinja")
 CACHED_SIZE = 32 * 1024 * 1024
+WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
+INDEXES = (".safetensors.index.json", ".bin.index.json")
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
 _PLAIN = re.compile(rf"(?P<repo>{_NAME}/{_NAME})(?:@(?P<revision>[^\s@]+))?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -125,7 +129,17 @@ class HubSource:
         self.root = f"{PREFIX}{repo_id}@{self.commit}"
 
     def list(self) -> dict[str, int]:
-        """Name -> size of every file at the top level, by name."""
+        """Name -> size of every file at the top level, by name.
+
+        Raises:
+            Unavailable: Offline, and the cache holds only some of the files: a missing one would look like a
+                defect of the checkpoint.
+        """
+        if self.offline and (missing := self._not_cached()):
+            raise Unavailable(
+                f"{self.repo_id}: only a part is in the Hub's cache, {missing} is not, and we're offline",
+                f"run without --offline and HF_HUB_OFFLINE, or once `hf download {self.repo_id}`",
+            )
         return dict(self._sizes)
 
     def read(self, name: str, start: int, stop: int) -> bytes:
@@ -172,19 +186,21 @@ class HubSource:
 
         self._size(name)
 
-        def download() -> str:
-            return str(
-                hf_hub_download(
-                    self.repo_id,
-                    name,
-                    revision=self.commit,
-                    endpoint=remote.endpoint(),
-                    library_name="ckpt-tools",
-                    local_files_only=self.offline,
-                )
+        def download(revision: str) -> Path:
+            get = partial(
+                hf_hub_download,
+                self.repo_id,
+                name,
+                revision=revision,
+                endpoint=remote.endpoint(),
+                library_name="ckpt-tools",
+                local_files_only=self.offline,
             )
+            return Path(self._try(get, f"downloading {name}", name))
 
-        return Path(self._try(download, f"downloading {name}", name))
+        # Asked for by its branch, the client notes which commit the branch is at, for later without network.
+        path = download(self.revision or "main")
+        return path if self.commit in path.parts else download(self.commit)
 
     # ------------------------------------------------------------------------------------------------------
 
@@ -224,6 +240,20 @@ class HubSource:
                 f"run without --offline and HF_HUB_OFFLINE, or once `hf download {self.repo_id}`",
             )
         return commit, {p.name: p.stat().st_size for p in sorted(snapshot.iterdir()) if p.is_file()}
+
+    def _not_cached(self) -> str | None:
+        """A file that the cached snapshot should hold and doesn't."""
+        if not any(name.endswith(WEIGHTS) for name in self._sizes):
+            return "any weight file"
+        for index in (name for name in self._sizes if name.endswith(INDEXES)):
+            try:
+                shards = json.loads(self.read(index, 0, self._sizes[index]))["weight_map"].values()
+            except (ValueError, KeyError, TypeError, AttributeError):
+                continue  # a damaged index is the reader's to report
+            for name in shards:
+                if name not in self._sizes:
+                    return str(name)
+        return None
 
     def _read_local(self, path: Path, start: int, stop: int) -> bytes:
         try:

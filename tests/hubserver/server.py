@@ -159,6 +159,8 @@ class HubServer:
         self.part_size = part_size
         self.cdn_host = cdn_host
         self.page = PAGE
+        # Called with "METHOD /path" and the bytes received so far: as each request begins, and as its body comes.
+        self.watch: Callable[[str, int], None] = lambda _line, _received: None
         self.faults = Faults()
         self.log = Log()
         self.signature = secrets.token_hex(8)
@@ -271,6 +273,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.number = self.hub.log.begin()
         self.fault = self.hub.faults.take(f"{self.command} {self.path}")
         self.seen.fault = self.fault.action if self.fault else None
+        self.hub.watch(f"{self.command} {self.path}", 0)
         writer = _CountingWriter(self.wfile)  # type: ignore[arg-type]
         original, self.wfile = self.wfile, writer  # type: ignore[assignment]
         self._unread = True
@@ -338,6 +341,7 @@ class _Handler(BaseHTTPRequestHandler):
             if slow:
                 time.sleep(slow)
             self.seen.received += len(chunk)
+            self.hub.watch(f"{self.command} {self.path}", self.seen.received)
             if cut is not None and self.seen.received >= cut.after:
                 raise _Cut
             yield chunk

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import struct
+import subprocess
+import sys
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -350,6 +352,41 @@ def test_offline_takes_the_cached_snapshot(hub: HubServer, monkeypatch) -> None:
         assert "hf download" in str(error.hint)
 
 
+def test_a_part_of_a_snapshot_is_no_checkpoint(hub: HubServer) -> None:
+    index = json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}).encode()
+    files = {"config.json": b"{}", "model.safetensors.index.json": index, "model-1.safetensors": bytes_of(9)}
+    hub.store.seed("me/draft", {**files, "model-2.safetensors": bytes_of(9)})
+    online = HubSource("me/draft")
+    online.read("config.json", 0, 2)
+    offline = HubSource("me/draft", offline=True)
+    assert offline.read("config.json", 0, 2) == b"{}", "a target's config is enough for many a question"
+    error = failure(offline.list)
+    assert isinstance(error, Unavailable)
+    assert "any weight file is not" in error.message
+    online.download("model.safetensors.index.json")
+    online.download("model-1.safetensors")
+    assert "model-2.safetensors is not" in failure(HubSource("me/draft", offline=True).list).message
+    online.download("model-2.safetensors")
+    assert "model-2.safetensors" in HubSource("me/draft", offline=True).list()
+
+
+@pytest.mark.parametrize("index", [b"{", b"[]", b'{"weight_map": 3}'])
+def test_a_damaged_index_in_the_cache_is_the_readers_business(hub: HubServer, index: bytes) -> None:
+    files = {"model.safetensors.index.json": index, "model.safetensors": b"1"}
+    hub.store.seed("me/draft", files)
+    for name in files:
+        HubSource("me/draft").download(name)
+    assert set(HubSource("me/draft", offline=True).list()) == set(files)
+
+
+def test_a_branch_that_moves_on_is_read_at_its_old_commit(hub: HubServer) -> None:
+    hub.store.seed("me/draft", {"config.json": b"old"})
+    source = HubSource("me/draft")
+    hub.store.seed("me/draft", {"config.json": b"new"})
+    assert source.read("config.json", 0, 9) == b"old"
+    assert HubSource("me/draft", "main").read("config.json", 0, 9) == b"new"
+
+
 def test_a_cached_file_that_is_gone_is_an_input_error(hub: HubServer, monkeypatch, tmp_path) -> None:
     hub.store.seed("me/draft", {"config.json": b"{}"})
     source = HubSource("me/draft")
@@ -417,3 +454,14 @@ def test_rows_of_a_half_terabyte_target_cost_their_bytes(hub: HubServer) -> None
     rows += len(source.read("model-00060-of-00061.safetensors", 5_000_000, 13_000_000))
     assert rows == 64 * width + 8_000_000
     assert hub.log.sent() < (headers + rows) * 1.1
+
+
+def test_the_client_is_imported_only_when_it_is_used() -> None:
+    code = (
+        "import sys, ckpt_tools.hub.push, ckpt_tools.hub.upload, ckpt_tools.hub.source, ckpt_tools.hub.card\n"
+        "from ckpt_tools.hub.source import is_hub_id\n"
+        "assert is_hub_id('a/b')\n"
+        "loaded = {'huggingface_hub', 'numpy', 'torch', 'jsonschema'} & set(sys.modules)\n"
+        "assert not loaded, loaded"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
