@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ckpt_tools.engines import resolve
-from ckpt_tools.engines.vllm import derive_method, detect_method, load_map
+from ckpt_tools.engines.vllm import derive_method, detect_method, load_map, ownership, semantics
 from ckpt_tools.model import Checkpoint, FileInfo, LoadMap, Target, TensorInfo
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -174,3 +174,48 @@ def test_what_is_left_out_is_named_and_little(name: str, at_least: int, at_most:
     assert counts.pop(None) >= at_least
     assert sum(counts.values()) <= at_most
     assert set(counts) <= {entry["reason"] for entry in left_out()}
+
+
+@lru_cache(maxsize=1)
+def runners() -> dict[str, Any]:
+    """What the functions of the two model runners returned for the shared cases."""
+    packed = gzip.decompress((FIXTURES / "recorded" / f"vllm_v2-{VERSION}.json.gz").read_bytes())
+    answers: dict[str, Any] = json.loads(packed)["cases"]
+    return answers
+
+
+def test_whose_embedding_and_head_is_what_the_runners_decide() -> None:
+    """With a target of other weights: what is replaced then is the target's own."""
+    recording, engine = recordings()["recorded"], resolve("vllm==0.33.0", "--engine")
+    compared, wrong = 0, []
+    for case, answer in runners().items():
+        for runner in ("V1", "V2"):
+            shared = answer.get(f"shared_{runner.lower()}_other")
+            if shared is None:
+                continue
+            entry = recording.cases.cases[case]
+            target = target_of(entry["target"], recording.cases.targets[entry["target"]])
+            draft = checkpoint(case, *recording.cases.build(case))
+            found = ownership(engine, draft, target, method=answer["method"], runner=runner)
+            owners = [
+                found[name].owner == "target" for name in ("model.embed_tokens.weight", "lm_head.weight")
+            ]
+            compared += 1
+            if owners != shared:
+                wrong.append((case, runner, owners, shared))
+    assert not wrong
+    assert compared >= 1700
+
+
+def test_the_ids_that_v2_captures() -> None:
+    recording, engine = recordings()["recorded"], resolve("vllm==0.33.0", "--engine")
+    compared, wrong = 0, []
+    for case, answer in runners().items():
+        if "capture_v2" not in answer:
+            continue
+        found = semantics(engine, checkpoint(case, *recording.cases.build(case)), method=answer["method"])
+        compared += 1
+        if found.get("capture_ids_v2") != tuple(answer["capture_v2"] or ()):
+            wrong.append((case, found, answer["capture_v2"]))
+    assert not wrong
+    assert compared >= 1600

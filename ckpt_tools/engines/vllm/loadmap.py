@@ -143,18 +143,20 @@ def _owners(
     """Who owns the embedding and the head, by parameter name."""
     walked = dict(built.root.walk())
     owners: dict[str, sharing.Shared] = {}
+    embed, head = walked["model.embed_tokens.weight"], walked.get("lm_head.weight")
     if built.shares_embed:
-        embed = walked["model.embed_tokens.weight"]
-        size = (embed.rows, embed.shape[1])
         theirs = (target.vocab_size, target.hidden_size) if target is not None else (None, None)
+        size = (embed.rows, embed.shape[1])
         owners["model.embed_tokens.weight"] = sharing.embedding(
             contract, runner, built.own_embed, size, theirs
         )
-    if built.shares_head and "lm_head.weight" in walked:
+    else:
+        owners["model.embed_tokens.weight"] = sharing.kept(built.own_embed)
+    if head is not None and built.shares_head:
         vocab = target.vocab_size if target is not None else None
-        owners["lm_head.weight"] = sharing.head(
-            contract, built.own_head, walked["lm_head.weight"].rows, vocab
-        )
+        owners["lm_head.weight"] = sharing.head(contract, built.own_head, head.rows, vocab)
+    elif head is not None:
+        owners["lm_head.weight"] = sharing.kept(built.own_head)
     return owners
 
 

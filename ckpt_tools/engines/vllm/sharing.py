@@ -75,3 +75,8 @@ def head(contract: Contract, own: bool, draft_vocab: int, target_vocab: int | No
     if target_vocab is not None and target_vocab != draft_vocab:
         problem = f"of the target's {target_vocab} rows the first {draft_vocab} score the draft's own ids"
     return Shared("target", problem, "v1/worker/gpu/spec_decode/eagle/utils.py:107-119")
+
+
+def kept(own: bool) -> Shared:
+    """A matrix that is never the target's: DSpark with another vocabulary."""
+    return Shared("draft" if own else "nobody", None, "v1/worker/gpu/spec_decode/dspark/utils.py:131-149")
