@@ -149,8 +149,11 @@ def make_draft(folder: Path) -> int:
     return offset
 
 
-def measure(argv: list[str]) -> tuple[float, float]:
-    """Wall seconds and peak resident MB of a command; this script's own few MB are the least that shows."""
+def measure(argv: list[str]) -> tuple[float, float, float]:
+    """Wall seconds, CPU seconds (which a busy machine changes little) and peak resident MB of a command.
+
+    The least peak that shows is this script's own.
+    """
     with tempfile.TemporaryFile() as log:
         start = time.perf_counter()
         pid = os.posix_spawnp(
@@ -164,7 +167,7 @@ def measure(argv: list[str]) -> tuple[float, float]:
         if status:
             log.seek(0)
             sys.exit(f"{shlex.join(argv)[:200]} failed: {log.read().decode(errors='replace')}")
-    return wall, usage.ru_maxrss / 1024
+    return wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
 def compare(where: Path, repeat: int, cold: bool, commands: list[str], skip_torch: bool) -> None:
@@ -182,22 +185,22 @@ def compare(where: Path, repeat: int, cold: bool, commands: list[str], skip_torc
         for command in commands:
             parts = shlex.split(command)
             runs[command] = [p.replace("{in}", str(source)).replace("{out}", str(out)) for p in parts]
-        best: dict[str, tuple[float, float]] = {}
+        best: dict[str, tuple[float, float, float]] = {}
         for _ in range(repeat):  # in turns, so that a noisy minute hits all alike
             for name, argv in runs.items():
                 shutil.rmtree(out, ignore_errors=True)
                 os.sync()
                 if cold:
                     Path("/proc/sys/vm/drop_caches").write_text("3")
-                best[name] = min(best.get(name, (float("inf"), 0.0)), measure(argv))
+                best[name] = min(best.get(name, (float("inf"), 0.0, 0.0)), measure(argv))
         reference = best["cp -r, sync"][0]
         kind = subprocess.run(
             ["stat", "-f", "-c", "%T", str(home)], check=True, capture_output=True, text=True
         ).stdout.strip()
         print(f"\n{kind}, {size / 1e9:.2f} GB, best of {repeat}, {'cold' if cold else 'warm'} source")
-        print(f"{'':34} {'wall s':>8} {'of cp':>7} {'peak MB':>8}")
-        for name, (wall, peak) in best.items():
-            print(f"{name[:34]:34} {wall:8.2f} {wall / reference:7.2f} {peak:8.0f}", flush=True)
+        print(f"{'':34} {'wall s':>8} {'of cp':>7} {'CPU s':>7} {'peak MB':>8}")
+        for name, (wall, cpu, peak) in best.items():
+            print(f"{name[:34]:34} {wall:8.2f} {wall / reference:7.2f} {cpu:7.2f} {peak:8.0f}", flush=True)
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
