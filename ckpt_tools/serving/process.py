@@ -75,6 +75,17 @@ def _io(path: Path) -> int:
         return 0
 
 
+def resident(pid: int, proc: Path = PROC) -> int:
+    """Bytes of memory that *pid* and its descendants hold."""
+    total = 0
+    for member in tree(pid, proc):
+        try:
+            total += int((proc / str(member) / "statm").read_text().split()[1])
+        except (OSError, ValueError, IndexError):
+            continue
+    return total * os.sysconf("SC_PAGE_SIZE")
+
+
 def writers(path: Path, proc: Path = PROC) -> list[int]:
     """Processes that hold *path* open for writing, oldest first."""
     try:
