@@ -16,10 +16,9 @@ from ckpt_tools.formats.base import (
     field_is,
     has_field,
     has_tensor,
-    no_tensor,
 )
 from ckpt_tools.formats.canonical import vocabulary
-from ckpt_tools.formats.eagle3 import DROPS, LAYERS, PEAGLE, TWIN_DROP
+from ckpt_tools.formats.eagle3 import DROPS, LAYERS, NO_OTHER_HEAD, PEAGLE, TWIN_DROP
 from ckpt_tools.formats.facts import boolean, decoder_facts, id_list, integer, overlay, text
 from ckpt_tools.formats.flat import carried
 from ckpt_tools.formats.names import NameMap, Row
@@ -231,8 +230,7 @@ FORMAT = Format(
             algorithm="eagle3",
             must=(
                 field_is("speculators_model_type", "eagle3"),
-                no_tensor("mask_hidden", "no P-EAGLE mask"),
-                no_tensor("hidden_norm.weight", "no norm after fc (DFlash)"),
+                *NO_OTHER_HEAD,
             ),
             hints=(
                 architecture_is(*ARCHITECTURES["eagle3"]),
