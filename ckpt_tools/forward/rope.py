@@ -92,7 +92,8 @@ def _yarn(
         high += 0.001
     ramp = ((torch.arange(dim // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
     steps = theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
-    return 1.0 / (factor * steps) * ramp + 1.0 / steps * (1 - ramp), float(attention)
+    kept = 1 - ramp
+    return 1.0 / (factor * steps) * (1 - kept) + 1.0 / steps * kept, float(attention)
 
 
 def _llama3(scaling: Mapping[str, Any], plain: torch.Tensor) -> torch.Tensor:
