@@ -12,7 +12,7 @@ from ckpt_tools.api.inspecting import load_map_of
 from ckpt_tools.api.reports import draft_facts, load_json, report
 from ckpt_tools.api.subjects import find_target, named_target, open_draft, target_checkpoint
 from ckpt_tools.checks.base import Context
-from ckpt_tools.checks.runner import run_checks, selected
+from ckpt_tools.checks.runner import for_engines, run_checks, selected
 from ckpt_tools.container.fingerprint import content_hashes
 from ckpt_tools.container.read import read_ints
 from ckpt_tools.engines import resolve
@@ -99,9 +99,10 @@ def verify(request: VerifyRequest) -> Report:
     contexts = [
         _context(request, opened, draft, target, target_files, e, maps[e], launch, log) for e in engines
     ]
-    own = [f for f in checkpoint.findings if selected(f.code, request.select, request.ignore)]
+    container = for_engines(checkpoint.findings, engines)
+    own = [f for f in container if selected(f.code, request.select, request.ignore)]
     own += [f for f in (draft.findings if draft else ()) if selected(f.code, request.select, request.ignore)]
-    theirs = _target_defects(target_files, request)
+    theirs = for_engines(_target_defects(target_files, request), engines)
     outcome = run_checks(contexts, select=request.select, ignore=request.ignore, known=own)
     facts = draft_facts(checkpoint, draft)
     if (first := maps[engines[0]]) is not None:

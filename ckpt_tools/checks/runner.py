@@ -10,9 +10,9 @@ from ckpt_tools.engines.history import family
 from ckpt_tools.model import Severity, Skipped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from ckpt_tools.model import Finding
+    from ckpt_tools.model import Engine, Finding
 
 #: How a check says what it lacks.
 _LACK = {
@@ -30,6 +30,20 @@ _LACK = {
     "log": "no --log was given",
     "tp": "no --tp was given",
 }
+
+
+#: Defects of the container that an engine takes harder than most: vLLM reads a consolidated copy instead of the shards and
+#: raises on its names (vllm 0.33.0 model_executor/model_loader/default_loader.py:168-182, run).
+_HARDER: Mapping[tuple[str, str], Severity] = {("FIL015", "vllm"): Severity.ERROR}
+
+
+def for_engines(findings: Iterable[Finding], engines: Sequence[Engine]) -> tuple[Finding, ...]:
+    """Container findings with the severity that they have under these engines."""
+    out: list[Finding] = []
+    for f in findings:
+        harder = [(e, s) for e in engines if (s := _HARDER.get((f.code, family(e.name)))) is not None]
+        out += [replace(f, severity=s, engine=str(e)) for e, s in harder] or [f]
+    return tuple(out)
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,21 @@ def _expected(ctx: Context, canonical: str) -> tuple[int | None, ...] | None:
     if slot is None:
         return None
     values = symbols(ctx.draft.facts)
-    if "D" not in values and "H" in values and "A" in values and values["A"]:
-        values["D"] = values["H"] // values["A"]  # what LlamaConfig computes when head_dim is absent
+    if _stated(ctx, "head_dim") is None and values.get("H") and values.get("A"):
+        values["D"] = values["H"] // values["A"]  # what engines compute when head_dim is absent
     if "K" not in values and "A" in values:
         values["K"] = values["A"]
     if ctx.draft.facts.layer_type == "mla" and "self_attn" in canonical:
         return None
     return expected_shape(slot, values)
+
+
+def _stated(ctx: Context, field: str) -> int | None:
+    """A field as the config states it, whatever the tensors say."""
+    config = ctx.checkpoint.config or {}
+    inner = config.get("transformer_layer_config")
+    value = (inner if isinstance(inner, dict) else config).get(field)
+    return value if isinstance(value, int) else None
 
 
 def _misfits(ctx: Context) -> Iterator[tuple[str, str, tuple[int, ...], tuple[int | None, ...]]]:
@@ -151,7 +159,7 @@ def attention(ctx: Context) -> Iterator[Hit]:
         side = "columns" if axis else "rows"
         # A q_proj of gated attention has twice the rows: that is another architecture, not this one.
         implied = shape[axis] // heads if heads and shape[axis] % heads == 0 else None
-        stated = facts.head_dim
+        stated = _stated(ctx, "head_dim")
         at = "/transformer_layer_config/head_dim" if ctx.draft.format == "speculators" else "/head_dim"
         yield Hit(
             f"{native} has {shape[axis]} {side}"
