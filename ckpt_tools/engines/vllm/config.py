@@ -22,13 +22,13 @@ from ckpt_tools.engines.vllm.speculators import serve_settings, to_attributes
 
 if TYPE_CHECKING:
     from ckpt_tools.engines.vllm.contract import Contract
+    from ckpt_tools.model import Checkpoint
 
 # config/speculative.py:38-82; the legacy *_mtp names become mtp
 METHODS = frozenset(
     {"ngram", "ngram_gpu", "draft_model", "suffix", "custom_class", "eagle", "eagle3", "extract_hidden_states", "dflash",
      "dspark", "mtp"}
 )  # fmt: skip
-EXPLICIT = frozenset({"eagle", "eagle3", "dflash", "dspark"})  # config/speculative.py:1303: never re-detected
 
 
 class Fields(dict[str, Any]):
@@ -60,6 +60,17 @@ class Resolved:
     architecture: str
     method: str
     parallel_drafting: bool
+
+
+def config_of(checkpoint: Checkpoint) -> Mapping[str, Any]:
+    """config.json, with ModelOpt's side file as its quantisation when it has none (``config.py:953-965``)."""
+    config = checkpoint.config or {}
+    side = checkpoint.extra.get("hf_quant_config")
+    return (
+        config
+        if side is None or config.get("quantization_config") is not None
+        else {**config, "quantization_config": side}
+    )
 
 
 def derive_method(config: Mapping[str, Any]) -> str | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from ckpt_tools.engines.vllm import dflash, eagle, eagle3, sharing
-from ckpt_tools.engines.vllm.config import Resolved, resolve_config
+from ckpt_tools.engines.vllm.config import Resolved, config_of, resolve_config
 from ckpt_tools.engines.vllm.contract import CONTRACTS, Contract
+from ckpt_tools.engines.vllm.files import tensors
 from ckpt_tools.engines.vllm.loading import Built, load
 from ckpt_tools.engines.vllm.quantization import NotModelled, quantise
 from ckpt_tools.engines.vllm.refusal import Refused, on_values_of_the_file
@@ -17,7 +17,7 @@ from ckpt_tools.engines.vllm.runners import check_runner, default_runner
 from ckpt_tools.model import Checkpoint, Engine, Fill, LoadMap, Target
 
 if TYPE_CHECKING:
-    from ckpt_tools.engines.vllm.modules import Parameter, Shape
+    from ckpt_tools.engines.vllm.modules import Parameter
 
 
 def load_map(
@@ -90,7 +90,7 @@ def _load(
 ) -> _Loaded:
     contract = CONTRACTS[engine.contract]
     with on_values_of_the_file("config"):
-        resolved = resolve_config(checkpoint.config or {}, method, contract)
+        resolved = resolve_config(config_of(checkpoint), method, contract)
         chosen = runner or default_runner(resolved, contract)
         check_runner(resolved, chosen)
     dtypes = {name: info.dtype for name, info in checkpoint.tensors.items()}
@@ -105,7 +105,7 @@ def _load(
         return _Loaded(resolved)
     error: str | None = None
     try:
-        load(built, _tensors(checkpoint))
+        load(built, tensors(checkpoint))
     except Refused as refused:
         error = str(refused)
     return _Loaded(resolved, built, error, _owners(built, target, contract, chosen))
@@ -124,17 +124,6 @@ def _build(
     if kind is not None:
         return dflash.build(fields, kind, vocab, runner, frozenset(info.name for info in checkpoint.files))
     return None
-
-
-def _tensors(checkpoint: Checkpoint) -> list[tuple[str, Shape]]:
-    """Files in natural order, names sorted within each (``weight_utils.py:1098,1191``; safetensors' ``keys()``)."""
-    infos = sorted(checkpoint.tensors.values(), key=lambda info: (_natural(info.file), info.name))
-    return [(info.name, info.shape) for info in infos]
-
-
-def _natural(name: str) -> list[tuple[int, int, str]]:
-    parts = re.split(r"(\d+)", name)
-    return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts]
 
 
 def _owners(

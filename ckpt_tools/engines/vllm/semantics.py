@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.engines.vllm import eagle3
-from ckpt_tools.engines.vllm.config import Fields, resolve_config
+from ckpt_tools.engines.vllm.config import Fields, config_of, resolve_config
 from ckpt_tools.engines.vllm.contract import CONTRACTS
 from ckpt_tools.engines.vllm.dflash import aux_layers
 from ckpt_tools.engines.vllm.refusal import Refused, on_values_of_the_file
@@ -39,7 +39,7 @@ def semantics(engine: Engine, checkpoint: Checkpoint, *, method: str | None = No
 
 
 def _semantics(engine: Engine, checkpoint: Checkpoint, method: str | None) -> dict[str, Any]:
-    resolved = resolve_config(checkpoint.config or {}, method, CONTRACTS[engine.contract])
+    resolved = resolve_config(config_of(checkpoint), method, CONTRACTS[engine.contract])
     fields, kind = resolved.fields, kind_of(resolved.architecture)
     out = {
         "architecture": resolved.architecture,

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpt_tools.engines import engines, resolve
-from ckpt_tools.engines.vllm import ENGINE, load_map, ownership, runner_for
-from ckpt_tools.model import TensorInfo
+from ckpt_tools.engines.vllm import ENGINE, ownership, runner_for
 from tests.unit.engines.vllm_drafts import (
     INTER,
     VD,
@@ -483,15 +482,6 @@ def test_the_default_runner() -> None:
     assert runner_for(latest, "peagle")[0] == "V1"
     assert runner_for(old, "eagle3")[0] == "V1"
     assert "config/vllm.py" in runner_for(latest, "eagle3")[1]
-
-
-def test_files_are_read_in_natural_order_and_names_sorted() -> None:
-    draft = checkpoint(config(), eagle3() | {"zzz.weight": (1,), "aaa.weight": (1,)})
-    moved = {n: TensorInfo(n, i.dtype, i.shape, "model-10.safetensors" if n == "aaa.weight" else "model-2.safetensors", 0, 0)
-             for n, i in draft.tensors.items()}  # fmt: skip
-    draft = type(draft)(draft.path, draft.root, draft.config, draft.config_text, moved, ())
-    found = load_map(resolve("vllm", "--engine"), draft, target())
-    assert "named 'zzz'" in str(found.refused)
 
 
 def test_a_class_without_a_model_here_is_named_only() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -133,7 +134,7 @@ def test_a_packed_draft_whose_numbers_match_no_runtime_layer_raises() -> None:
         n: TensorInfo(n, "I32" if "qweight" in n else i.dtype, i.shape, i.file, 0, 0)
         for n, i in draft.tensors.items()
     }
-    draft = type(draft)(draft.path, draft.root, draft.config, draft.config_text, tensors, ())
+    draft = replace(draft, tensors=tensors)
     engine = resolve("vllm", "--engine")
     assert "named 'layers.0.mlp.down_proj.qweight'" in str(load_map(engine, draft, target()).refused)
     assert load_map(engine, draft, target(num_hidden_layers=0)).refused is None

@@ -87,7 +87,7 @@ def checkpoint(
         name: TensorInfo(name, dtypes.get(name, "BF16"), shape, "model.safetensors", 0, 0)
         for name, shape in table.items()
     }
-    infos = tuple(FileInfo(name, 0, "other") for name in files)
+    infos = (FileInfo("model.safetensors", 0, "safetensors"), *(FileInfo(name, 0, "other") for name in files))
     return Checkpoint("draft", "draft", config, json.dumps(config), tensors, infos)
 
 
