@@ -7,6 +7,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from ckpt_tools.engines.history import facts
 from ckpt_tools.engines.sglang.hf import pin
 from ckpt_tools.engines.sglang.refusal import Refused
 from ckpt_tools.engines.versions import nearest, parse
@@ -18,16 +19,6 @@ if TYPE_CHECKING:
     from ckpt_tools.engines.sglang.hf import HfConfig
 
 FALLBACK = "TransformersForCausalLM"
-
-# First release of the draft classes that are modelled here (``EntryClass`` of models/llama_eagle3.py, kimi_k25_eagle3.py, …).
-FIRST_RELEASE: Mapping[str, str] = {
-    "LlamaForCausalLMEagle3": "0.4.6",
-    "LlamaForCausalLMEagle": "0.4.6",
-    "Qwen2ForCausalLMEagle": "0.4.6",
-    "LlamaForCausalLM": "0.4.6",
-    "MistralForCausalLMEagle": "0.5.11",
-    "Eagle3DeepseekV2ForCausalLM": "0.5.12",
-}
 
 # configs/model_config.py:1010-1211 ``_config_draft_model``: a target's class given as a draft is its next-token head.
 NEXT_TOKEN_HEADS: Mapping[str, str] = {
@@ -52,12 +43,14 @@ NEXT_TOKEN_HEADS: Mapping[str, str] = {
 
 @lru_cache(maxsize=32)
 def registered(version: str) -> frozenset[str]:
-    """The architectures that a release registers; of one that wasn't read, the nearest older one's and the drafts added since."""
+    """The architectures that a release registers: of one that wasn't read, the nearest older one's and the draft classes added since."""
     text = (files("ckpt_tools.engines.sglang") / "data" / "architectures.json").read_text("utf-8")
     known: Mapping[str, list[str]] = json.loads(text)
     names = set(known[nearest(tuple(known), version)])
-    for name, first in FIRST_RELEASE.items():
-        (names.add if parse(version) >= parse(first) else names.discard)(name)
+    for fact in facts("sglang"):  # "draft_class.<name>"
+        kind, _, name = fact.id.partition(".")
+        if kind == "draft_class" and fact.first is not None:
+            (names.add if parse(version) >= parse(fact.first) else names.discard)(name)
     return frozenset(names)
 
 

@@ -40,6 +40,13 @@ class Features:
             configs/model_config.py ``_derive_model_shapes``).
         remote_code_raises: A module that ``auto_map`` names and that can't be had raises (0.5.9, model_loader/utils.py); from 0.5.10
             it is logged.
+        dflash_layer_types: ``layer_types`` and sliding windows are read (0.5.14, models/dflash.py).
+        dflash_encoder_names: ``encoder.*`` names are accepted (0.5.18, models/dflash.py).
+        dflash_quantized: DFlash layers go through the quantisation method (0.5.15, models/dflash.py).
+        dflash_top_level: A top-level mask token counts, and without ``num_target_layers`` the captured ids bound
+            themselves (0.5.18, speculative/dflash_utils.py, models/dflash.py).
+        dflash2: Candidate selector, convolutions and sinks (0.5.19).
+        domino: The Domino projector (0.5.20).
     """
 
     transformers: str
@@ -56,6 +63,12 @@ class Features:
     mla_parallel_fc: bool
     eager_head_dim: bool
     remote_code_raises: bool
+    dflash_layer_types: bool
+    dflash_encoder_names: bool
+    dflash_quantized: bool
+    dflash_top_level: bool
+    dflash2: bool
+    domino: bool
 
 
 @lru_cache(maxsize=64)
@@ -81,4 +94,10 @@ def features(engine: Engine) -> Features:
         mla_parallel_fc=version >= parse("0.5.15"),
         eager_head_dim=version < parse("0.5.14"),
         remote_code_raises=version < parse("0.5.10"),
+        dflash_layer_types=fact("dflash.sliding_window"),
+        dflash_encoder_names=fact("dflash.encoder_aliases"),
+        dflash_quantized=version >= parse("0.5.15"),
+        dflash_top_level=version >= parse("0.5.18"),
+        dflash2=fact("dflash.DFlash2"),
+        domino=fact("dflash.domino"),
     )

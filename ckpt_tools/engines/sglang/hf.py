@@ -163,6 +163,8 @@ def _derive(attributes: dict[str, Any], rule: str) -> None:
         attributes["head_dim"] = _divide(attributes["hidden_size"], attributes["num_attention_heads"])
     elif rule == "head_dim:=qk_rope_head_dim":
         attributes["head_dim"] = attributes["qk_rope_head_dim"]
+    elif rule == "sliding_window:=use_sliding_window" and not attributes.get("use_sliding_window"):
+        attributes["sliding_window"] = None
     elif rule == "num_key_value_heads=num_attention_heads" and attributes.get("num_key_value_heads") is None:
         attributes["num_key_value_heads"] = attributes["num_attention_heads"]
 

@@ -15,7 +15,7 @@ from ckpt_tools.engines.sglang.llama_eagle3 import STACKED
 from ckpt_tools.engines.sglang.parameters import Model
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from ckpt_tools.engines.sglang.features import Features
     from ckpt_tools.engines.sglang.hf import HfConfig
@@ -88,13 +88,16 @@ FAMILIES = {
 }
 
 
-def build(family: Family, config: HfConfig, features: Features, quantization: Quantization) -> Model:
+CLASSES = tuple(FAMILIES)
+
+
+def build(name: str, config: HfConfig, features: Features, quantization: Quantization) -> Model:
     """The parameters.
 
     Raises:
         Refused: At stage ``class``.
     """
-    hidden = config.need("hidden_size")
+    family, hidden = FAMILIES[name], config.need("hidden_size")
     out = modules.vocabulary("model.embed_tokens", config.need("vocab_size"), hidden)
     for i in range(modules.layer_count(config)):
         out |= _layer(f"model.layers.{i}", family, i, config, features, quantization)
@@ -104,7 +107,7 @@ def build(family: Family, config: HfConfig, features: Features, quantization: Qu
         out |= modules.row("model.fc", 2 * hidden, hidden, quantization.linear)
     if family.final_norm:
         out |= modules.norm("model.norm", hidden)
-    return Model(family.name, out | _head(family, config, hidden))
+    return Model(name, out | _head(family, config, hidden), tied=bool(config.get("tie_word_embeddings")))
 
 
 def _head(family: Family, config: HfConfig, hidden: int) -> Parameters:
@@ -140,16 +143,21 @@ def _layer(
     return out | modules.norm(f"{name}.post_attention_layernorm", hidden)
 
 
-def load(family: Family, model: Model, tensor: TensorInfo, config: HfConfig) -> None:
-    """One step of ``load_weights``.
+def load(model: Model, tensors: Iterable[TensorInfo], features: Features) -> None:  # noqa: ARG001
+    """``load_weights``, the same in every release that was loaded.
 
     Raises:
         Refused: At stage ``load``.
     """
+    for tensor in tensors:
+        _load_one(FAMILIES[model.name], model, tensor)
+
+
+def _load_one(family: Family, model: Model, tensor: TensorInfo) -> None:
     name = _mapped(family, tensor.name)
     if name is None or any(word in name for word in _SKIPPED):
         return
-    if config.get("tie_word_embeddings") and "lm_head.weight" in name and family.dotted:  # llama.py:744
+    if model.tied and family.dotted and "lm_head.weight" in name:  # llama.py:744
         return
     for fused, part, shard in STACKED:
         fused, part = (fused, part) if family.dotted else (fused[1:], part[1:])

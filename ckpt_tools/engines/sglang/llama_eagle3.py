@@ -10,11 +10,15 @@ from ckpt_tools.engines.sglang.refusal import Refused
 from ckpt_tools.engines.sglang.shapes import d2t
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ckpt_tools.engines.sglang.features import Features
     from ckpt_tools.engines.sglang.hf import HfConfig
     from ckpt_tools.engines.sglang.modules import Parameters
     from ckpt_tools.engines.sglang.quantization import Quantization
     from ckpt_tools.model import TensorInfo
+
+CLASSES = ("LlamaForCausalLMEagle3",)
 
 # :338-343, applied in order wherever they occur in a name
 LEGACY_NAMES = {
@@ -33,7 +37,7 @@ STACKED: tuple[tuple[str, str, str | int], ...] = (
 )
 
 
-def build(config: HfConfig, features: Features, quantization: Quantization) -> Model:
+def build(name: str, config: HfConfig, features: Features, quantization: Quantization) -> Model:
     """The parameters (:125-209, :284-318).
 
     Raises:
@@ -61,10 +65,10 @@ def build(config: HfConfig, features: Features, quantization: Quantization) -> M
         for j in range(aux):
             out |= modules.norm(f"model.fc_norm.{j}", wide)
     for i in range(layers):
-        name = f"model.layers.{i}" if features.layers else "model.midlayer"
-        out |= _layer(name, i, config, features, quantization)
+        layer = f"model.layers.{i}" if features.layers else "model.midlayer"
+        out |= _layer(layer, i, config, features, quantization)
     out |= modules.norm("model.norm", hidden)
-    return Model("LlamaForCausalLMEagle3", out | _head(config, hidden, features))
+    return Model(name, out | _head(config, hidden, features))
 
 
 def _head(config: HfConfig, hidden: int, features: Features) -> Parameters:
@@ -113,12 +117,17 @@ def _layer(
     return out
 
 
-def load(model: Model, tensor: TensorInfo, features: Features) -> None:
-    """One step of ``load_weights`` (:325-378).
+def load(model: Model, tensors: Iterable[TensorInfo], features: Features) -> None:
+    """``load_weights`` (:325-378).
 
     Raises:
         Refused: At stage ``load``.
     """
+    for tensor in tensors:
+        _load_one(model, tensor, features)
+
+
+def _load_one(model: Model, tensor: TensorInfo, features: Features) -> None:
     name = tensor.name
     if features.layers:
         for legacy, new in LEGACY_NAMES.items():

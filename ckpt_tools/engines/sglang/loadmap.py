@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.engines.sglang import (
     architectures,
+    dflash,
     hf,
     llama,
     llama_eagle3,
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
     from ckpt_tools.engines.sglang.parameters import Model
     from ckpt_tools.model import Checkpoint, Engine, Target, TensorInfo
 
-EAGLE3 = ("LlamaForCausalLMEagle3", "Eagle3DeepseekV2ForCausalLM")
-MODELLED = (*EAGLE3, *llama.FAMILIES)
+EAGLE3 = (*llama_eagle3.CLASSES, *mla_eagle3.CLASSES)
+_FAMILIES = {cls: family for family in (llama_eagle3, mla_eagle3, llama, dflash) for cls in family.CLASSES}
+MODELLED = tuple(_FAMILIES)
 CONTRACTS = ("0.5.9", "0.5.12", "0.5.23")
 
 
@@ -85,7 +87,7 @@ def load_map(
         )
     if built.model is None or built.config is None:
         return LoadMap({}, (), None, built.name)
-    refusal = _load(built.model, built.config, features(engine), checkpoint)
+    refusal = _load(built.model, features(engine), checkpoint)
     used = {source for filling in built.model.filling.values() for source in filling.sources}
     used |= {source for sources in built.model.held.values() for source in sources}
     return LoadMap(
@@ -133,14 +135,8 @@ def _build(built: Built, engine: Engine, checkpoint: Checkpoint) -> None:
     model_config.derive(config, switches, given, registered)
     quantized = quantization.resolve(model_config.quantization_config(config), switches)
     name = built.name = architectures.choose(config, registered, switches)
-    if name not in MODELLED or not quantized.modelled:
-        return
-    if name == "LlamaForCausalLMEagle3":
-        built.model = llama_eagle3.build(config, switches, quantized)
-    elif name == "Eagle3DeepseekV2ForCausalLM":
-        built.model = mla_eagle3.build(config, switches, quantized)
-    else:
-        built.model = llama.build(llama.FAMILIES[name], config, switches, quantized)
+    if name in _FAMILIES and quantized.modelled:
+        built.model = _FAMILIES[name].build(name, config, switches, quantized)
 
 
 def load_order(checkpoint: Checkpoint) -> Iterator[TensorInfo]:
@@ -152,18 +148,9 @@ def load_order(checkpoint: Checkpoint) -> Iterator[TensorInfo]:
         yield from sorted(tensors, key=lambda tensor: tensor.name)
 
 
-def _load(model: Model, config: HfConfig, switches: Features, checkpoint: Checkpoint) -> Refused | None:
-    pending: dict[str, TensorInfo] = {}
+def _load(model: Model, switches: Features, checkpoint: Checkpoint) -> Refused | None:
     try:
-        for tensor in load_order(checkpoint):
-            if model.name == "LlamaForCausalLMEagle3":
-                llama_eagle3.load(model, tensor, switches)
-            elif model.name == "Eagle3DeepseekV2ForCausalLM":
-                mla_eagle3.load(model, tensor, pending)
-            else:
-                llama.load(llama.FAMILIES[model.name], model, tensor, config)
-        if model.name == "Eagle3DeepseekV2ForCausalLM":
-            mla_eagle3.finish(model)
+        _FAMILIES[model.name].load(model, load_order(checkpoint), switches)
     except Refused as refused:
         return refused
     return None
@@ -173,7 +160,7 @@ def replaced(model: Model, config: HfConfig, algorithm: str | None) -> tuple[str
     """Parameters that the server takes from the target after loading (speculative/eagle_worker_v2.py:353-379).
 
     EAGLE3 takes the embedding unless the draft's width differs from the target's, and the head if the draft has none of its
-    own; EAGLE takes both.
+    own; EAGLE takes both. The DFlash family builds neither.
     """
     embed, head = "model.embed_tokens.weight", "lm_head.weight"
     if (algorithm or ("EAGLE3" if model.name in EAGLE3 else "EAGLE")).upper() != "EAGLE3":

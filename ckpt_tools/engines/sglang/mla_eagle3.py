@@ -10,12 +10,15 @@ from ckpt_tools.engines.sglang.quantization import NONE
 from ckpt_tools.engines.sglang.refusal import Refused
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ckpt_tools.engines.sglang.features import Features
     from ckpt_tools.engines.sglang.hf import HfConfig
     from ckpt_tools.engines.sglang.modules import Parameters
     from ckpt_tools.engines.sglang.quantization import Quantization
     from ckpt_tools.model import TensorInfo
 
+CLASSES = ("Eagle3DeepseekV2ForCausalLM",)
 STACKED: tuple[tuple[str, str, str | int], ...] = (
     (".gate_up_proj", ".gate_proj", 0),
     (".gate_up_proj", ".up_proj", 1),
@@ -24,7 +27,7 @@ DOWN = ("q_a_proj", "kv_a_proj_with_mqa")  # joined into one (:467-492)
 LAYER = "model.midlayer"
 
 
-def build(config: HfConfig, features: Features, quantization: Quantization) -> Model:
+def build(name: str, config: HfConfig, features: Features, quantization: Quantization) -> Model:
     """The parameters (:189-255, :315-378).
 
     Raises:
@@ -48,7 +51,7 @@ def build(config: HfConfig, features: Features, quantization: Quantization) -> M
         raise Refused("ValueError", "EAGLE3 currently only supports 1 layer", "class")
     out |= _layer(config, features, quantization)
     out |= modules.norm("model.norm", hidden)
-    return Model("Eagle3DeepseekV2ForCausalLM", out | _head(config, hidden))
+    return Model(name, out | _head(config, hidden))
 
 
 def _head(config: HfConfig, hidden: int) -> Parameters:
@@ -97,12 +100,19 @@ def _layer(config: HfConfig, features: Features, quantization: Quantization) -> 
     return out
 
 
-def load(model: Model, tensor: TensorInfo, pending: dict[str, TensorInfo]) -> None:
-    """One step of ``load_weights`` (:428-497); *pending* holds down projections that wait for their partner.
+def load(model: Model, tensors: Iterable[TensorInfo], features: Features) -> None:  # noqa: ARG001
+    """``load_weights`` (:428-497), the same in every release that has the class.
 
     Raises:
         Refused: At stage ``load``.
     """
+    pending: dict[str, TensorInfo] = {}  # down projections that wait for their partner
+    for tensor in tensors:
+        _load_one(model, tensor, pending)
+    _split_kv_b(model)
+
+
+def _load_one(model: Model, tensor: TensorInfo, pending: dict[str, TensorInfo]) -> None:
     name = tensor.name
     if name == "d2t" or name.endswith(".d2t"):
         shapes.d2t(tensor)
@@ -137,12 +147,8 @@ def _join(model: Model, mapped: str, tensor: TensorInfo, pending: dict[str, Tens
         model.load_joined(fused, (first, second), joined)
 
 
-def finish(model: Model) -> None:
-    """``post_load_weights`` (:501-520): kv_b_proj is split, and must be a plain float weight.
-
-    Raises:
-        Refused: At stage ``load``.
-    """
+def _split_kv_b(model: Model) -> None:
+    """``post_load_weights`` (:501-520): kv_b_proj is split, and must be a plain float weight."""
     name = f"{LAYER}.self_attn.kv_b_proj.weight"
     if name not in model.parameters:
         raise Refused("AttributeError", "'ColumnParallelLinear' object has no attribute 'weight'", "load")

@@ -65,11 +65,14 @@ class Model:
     Args:
         name: The class.
         parameters: In the order that ``named_parameters`` gives.
-        held: Attribute -> tensors that the model keeps outside its parameters.
+        tied: The config ties the head to the embedding.
+
+    ``held`` names, by attribute, the tensors that it keeps outside its parameters.
     """
 
-    def __init__(self, name: str, parameters: Mapping[str, Parameter]) -> None:
+    def __init__(self, name: str, parameters: Mapping[str, Parameter], *, tied: bool = False) -> None:
         self.name = name
+        self.tied = tied
         self.parameters = dict(parameters)
         self.filling = {n: Filling() for n in self.parameters}
         self.held: dict[str, set[str]] = {}

@@ -70,6 +70,13 @@ def qkv(parameter: Shape, tensor: Shape) -> str | None:
     return _copy((parameter[0], *tensor[1:]), parameter, cut, "param_data.shape={} loaded_weight.shape={}")
 
 
+def sharded(parameter: Shape, tensor: Shape) -> str | None:
+    """``sharded_weight_loader`` (model_loader/weight_utils.py:1596-1646): rows are narrowed, then sizes must agree."""
+    cut = narrow(tensor, 0, 0, parameter[0])
+    plain(parameter, (parameter[0], *tensor[1:]))
+    return cut
+
+
 def vocabulary(parameter: Shape, tensor: Shape) -> str | None:
     """``VocabParallelEmbedding.weight_loader`` (layers/vocab_parallel_embedding.py:390-447): rows must agree, the rest broadcasts.
 
