@@ -106,21 +106,41 @@ def detect_method(path: str, architectures: tuple[str, ...], model_type: str | N
     return "mtp" if model_type is not None and model_type.endswith("_mtp") else "draft_model"
 
 
-def resolve_config(config: Mapping[str, Any], method: str | None, contract: Contract) -> Resolved:
+@dataclass(frozen=True)
+class Asked:
+    """What the server was told about the draft.
+
+    Attributes:
+        method: ``method`` of ``--speculative-config``; ``None`` derives it from the draft.
+        parallel_drafting: The key of that name; ``None`` takes what the draft's files say when served directly.
+        algorithm: What the draft is, for one whose config names no method (an EAGLE-1 head under a target's name).
+    """
+
+    method: str | None = None
+    parallel_drafting: bool | None = None
+    algorithm: str | None = None
+
+
+BY_ALGORITHM = {"eagle": "eagle", "eagle3": "eagle3", "peagle": "eagle3", "dflash": "dflash", "dflash2": "dflash",
+                "xpress": "dflash", "dspark": "dspark", "mtp": "mtp"}  # fmt: skip
+
+
+def resolve_config(config: Mapping[str, Any], asked: Asked, contract: Contract) -> Resolved:
     """Everything up to the choice of the class.
 
     Args:
         config: config.json.
-        method: The ``method`` of ``--speculative-config``; ``None`` derives it from the draft.
+        asked: What the server was told.
         contract: The release.
 
     Raises:
         Refused: As the engine refuses.
     """
-    parallel = False
+    parallel, method = bool(asked.parallel_drafting), asked.method
     if method is None and config.get("speculators_config") is not None:
-        method, parallel = serve_settings(config)
-    method = method or derive_method(config) or "draft_model"
+        method, stated = serve_settings(config)
+        parallel = stated if asked.parallel_drafting is None else parallel
+    method = method or derive_method(config) or BY_ALGORITHM.get(asked.algorithm or "") or "draft_model"
     if method not in METHODS:
         raise refuse_config("ValidationError", "Input should be 'ngram'")
 

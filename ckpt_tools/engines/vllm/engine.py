@@ -33,8 +33,7 @@ class Vllm:
             engine: Name and version.
             checkpoint: The draft.
             target: What it is served with.
-            algorithm: Not read: vLLM goes by ``method`` and config.json.
-            options: ``method`` and ``runner`` (see :func:`ckpt_tools.engines.vllm.loadmap.load_map`).
+            algorithm: What the draft is; it decides the method where neither *options* nor config.json do.
+            options: ``method``, ``parallel_drafting`` and ``runner`` (see :func:`ckpt_tools.engines.vllm.loadmap.load_map`).
         """
-        del algorithm
-        return loadmap.load_map(engine, checkpoint, target, **options)
+        return loadmap.load_map(engine, checkpoint, target, algorithm=algorithm, **options)

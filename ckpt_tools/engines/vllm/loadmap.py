@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from ckpt_tools.engines.vllm import dflash, eagle, eagle3, sharing
-from ckpt_tools.engines.vllm.config import Resolved, config_of, resolve_config
+from ckpt_tools.engines.vllm.config import Asked, Resolved, config_of, resolve_config
 from ckpt_tools.engines.vllm.contract import CONTRACTS, Contract
 from ckpt_tools.engines.vllm.files import tensors
 from ckpt_tools.engines.vllm.loading import Built, load
@@ -25,7 +25,9 @@ def load_map(
     checkpoint: Checkpoint,
     target: Target | None = None,
     *,
+    algorithm: str | None = None,
     method: str | None = None,
+    parallel_drafting: bool | None = None,
     runner: str | None = None,
 ) -> LoadMap:
     """What vLLM's loader does with a draft.
@@ -34,7 +36,7 @@ def load_map(
         engine: Name and version; its ``contract`` names the release.
         checkpoint: The draft.
         target: What it is served with. Without one, a target of the draft's own ``vocab_size``.
-        method: The ``method`` of ``--speculative-config``; ``None`` derives it from the draft.
+        algorithm, method, parallel_drafting: See :class:`ckpt_tools.engines.vllm.config.Asked`.
         runner: ``V1`` or ``V2``; ``None`` is the runner that this release takes by default.
 
     Returns:
@@ -43,7 +45,7 @@ def load_map(
     """
     everything = tuple(checkpoint.tensors)
     try:
-        loaded = _load(engine, checkpoint, target, method, runner)
+        loaded = _load(engine, checkpoint, target, Asked(method, parallel_drafting, algorithm), runner)
     except Refused as refused:
         return LoadMap({}, everything, str(refused), None, refused.stage)
     built = loaded.built
@@ -62,7 +64,9 @@ def ownership(
     checkpoint: Checkpoint,
     target: Target | None = None,
     *,
+    algorithm: str | None = None,
     method: str | None = None,
+    parallel_drafting: bool | None = None,
     runner: str | None = None,
 ) -> dict[str, sharing.Shared]:
     """Whose embedding and head the served draft uses, by parameter name; empty when it is refused before loading.
@@ -70,7 +74,7 @@ def ownership(
     Arguments as for :func:`load_map`.
     """
     try:
-        return _load(engine, checkpoint, target, method, runner).owners
+        return _load(engine, checkpoint, target, Asked(method, parallel_drafting, algorithm), runner).owners
     except Refused:
         return {}
 
@@ -86,11 +90,11 @@ class _Loaded:
 
 
 def _load(
-    engine: Engine, checkpoint: Checkpoint, target: Target | None, method: str | None, runner: str | None
+    engine: Engine, checkpoint: Checkpoint, target: Target | None, asked: Asked, runner: str | None
 ) -> _Loaded:
     contract = CONTRACTS[engine.contract]
     with on_values_of_the_file("config"):
-        resolved = resolve_config(config_of(checkpoint), method, contract)
+        resolved = resolve_config(config_of(checkpoint), asked, contract)
         chosen = runner or default_runner(resolved, contract)
         check_runner(resolved, chosen)
     dtypes = {name: info.dtype for name, info in checkpoint.tensors.items()}

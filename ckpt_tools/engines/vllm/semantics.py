@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.engines.vllm import eagle3
-from ckpt_tools.engines.vllm.config import Fields, config_of, resolve_config
+from ckpt_tools.engines.vllm.config import Asked, Fields, config_of, resolve_config
 from ckpt_tools.engines.vllm.contract import CONTRACTS
 from ckpt_tools.engines.vllm.dflash import aux_layers
 from ckpt_tools.engines.vllm.refusal import Refused, on_values_of_the_file
@@ -20,7 +20,14 @@ if TYPE_CHECKING:
 DEFAULT_THETA = {"qwen3": 1000000, "dflash": 1000000, "dflash2": 1000000, "dspark": 1000000}
 
 
-def semantics(engine: Engine, checkpoint: Checkpoint, *, method: str | None = None) -> dict[str, Any]:
+def semantics(
+    engine: Engine,
+    checkpoint: Checkpoint,
+    *,
+    algorithm: str | None = None,
+    method: str | None = None,
+    parallel_drafting: bool | None = None,
+) -> dict[str, Any]:
     """The computation that the engine will run, with its own defaults filled in.
 
     Returns:
@@ -33,13 +40,13 @@ def semantics(engine: Engine, checkpoint: Checkpoint, *, method: str | None = No
     """
     try:
         with on_values_of_the_file("class"):
-            return _semantics(engine, checkpoint, method)
+            return _semantics(engine, checkpoint, Asked(method, parallel_drafting, algorithm))
     except Refused as refused:
         return {"refused": str(refused)}
 
 
-def _semantics(engine: Engine, checkpoint: Checkpoint, method: str | None) -> dict[str, Any]:
-    resolved = resolve_config(config_of(checkpoint), method, CONTRACTS[engine.contract])
+def _semantics(engine: Engine, checkpoint: Checkpoint, asked: Asked) -> dict[str, Any]:
+    resolved = resolve_config(config_of(checkpoint), asked, CONTRACTS[engine.contract])
     fields, kind = resolved.fields, kind_of(resolved.architecture)
     out = {
         "architecture": resolved.architecture,

@@ -194,6 +194,16 @@ def test_shards_load_in_order_and_tensors_by_name() -> None:
     assert [t.name for t in order] == ["a", "b", "c"]
 
 
+def test_pickles_beside_safetensors_are_not_read() -> None:
+    whole = draft(names())
+    beside = TensorInfo("norm.weight.old", "BF16", (H,), "pytorch_model.bin", 0, 0)
+    files = (*whole.files, FileInfo("pytorch_model.bin", 0, "pickle"))
+    both = Checkpoint("d", "d", CONFIG, "", dict(whole.tensors) | {beside.name: beside}, files)
+    assert [t.name for t in load_order(both)] == sorted(whole.tensors)
+    assert mapped(both).unused == (beside.name,)
+    assert list(load_order(Checkpoint("d", "d", CONFIG, "", {beside.name: beside}, files[1:]))) == [beside]
+
+
 @pytest.mark.parametrize(
     ("quant", "name"),
     [

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ckpt_tools.engines.vllm import derive_method, detect_method
-from ckpt_tools.engines.vllm.config import Fields, rename, resolve_config
+from ckpt_tools.engines.vllm.config import Asked, Fields, rename, resolve_config
 from ckpt_tools.engines.vllm.contract import CONTRACTS
 from ckpt_tools.engines.vllm.hf import classes
 from ckpt_tools.engines.vllm.refusal import Refused
@@ -17,7 +17,7 @@ LATEST = CONTRACTS["0.33.0"]
 
 
 def resolved(settings: dict[str, Any], method: str | None = None, version: str = "0.33.0") -> Any:
-    return resolve_config(settings, method, CONTRACTS[version])
+    return resolve_config(settings, Asked(method), CONTRACTS[version])
 
 
 @pytest.mark.parametrize(
@@ -437,3 +437,23 @@ def test_a_key_named_model_takes_the_wrapped_configs_place() -> None:
     for settings in (native, config(model={})):
         with pytest.raises(Refused, match="'dict' object has no attribute 'model_type'"):
             resolved(settings, "eagle3")
+
+
+def test_the_algorithm_decides_where_the_config_names_no_method() -> None:
+    bare = config(architectures=["LlamaForCausalLM"])
+    assert resolve_config(bare, Asked(algorithm="eagle"), LATEST).architecture == "EagleLlamaForCausalLM"
+    assert (
+        resolve_config(bare, Asked(method="eagle3", algorithm="eagle"), LATEST).architecture
+        == "Eagle3LlamaForCausalLM"
+    )
+    assert resolve_config(bare, Asked(), LATEST).method == "draft_model"
+
+
+def test_parallel_drafting_may_be_told() -> None:
+    peagle = speculators("peagle", mask_token_id=1)
+    assert (
+        resolve_config(peagle, Asked(method="eagle3", parallel_drafting=True), LATEST).parallel_drafting
+        is True
+    )
+    assert resolve_config(peagle, Asked(method="eagle3"), LATEST).parallel_drafting is False
+    assert resolve_config(peagle, Asked(parallel_drafting=False), LATEST).parallel_drafting is False
