@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import ckpt_tools
 from ckpt_tools.api.compare import comparer
@@ -25,10 +25,10 @@ from ckpt_tools.convert.build import Options, allowable, plan_conversion
 from ckpt_tools.convert.plan import Plan, plan_json
 from ckpt_tools.errors import InputError, UsageError
 from ckpt_tools.formats import formats, read_draft
-from ckpt_tools.model import Severity
+from ckpt_tools.model import Severity, Verifier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from ckpt_tools.model import CaptureConvention, Draft, Report, Target
 
@@ -76,7 +76,20 @@ def fix_keys(request: Request, progress: Callable[[int, int], None] | None = Non
         raise UsageError(f"--to {request.to}: no such format", f"formats: {', '.join(writable_formats())}")
     _check_words(request)
     opened = open_draft(request.source, offline=request.offline)
-    draft, target = _read(opened, request)
+    record = conversion_record(opened)
+    draft, target = _read(opened, request, record)
+    broken = [f for f in opened.checkpoint.findings if f.severity is Severity.ERROR]
+    if broken:
+        # A file that can't be read whole can't be rewritten whole; values aren't even looked at.
+        facts = draft_facts(opened.checkpoint, draft)
+        return report(
+            "fix-keys",
+            opened.checkpoint,
+            draft,
+            findings=opened.checkpoint.findings,
+            facts=facts,
+            target=target,
+        )
     plan = plan_conversion(
         opened.checkpoint,
         draft,
@@ -91,12 +104,11 @@ def fix_keys(request: Request, progress: Callable[[int, int], None] | None = Non
             DTYPES[request.dtype] if request.dtype else None,
             request.max_shard_size,
         ),
-        derived_before=derived_before(opened),
+        derived_before=derived_before(record),
     )
     facts = draft_facts(opened.checkpoint, draft)
-    broken = tuple(f for f in opened.checkpoint.findings if f.severity is Severity.ERROR)
     content = None
-    if not plan.refused and not broken:
+    if not plan.refused:
         plan, content = _carry_out(plan, opened, request, progress)
         facts["written"] = None if request.dry_run else str(Path(request.out))
     facts["plan"] = plan_json(plan)
@@ -121,13 +133,17 @@ def _check_words(request: Request) -> None:
         raise UsageError(f"--repair {', '.join(unknown)}: no such repair", f"repairs: {', '.join(REPAIRS)}")
 
 
-def _read(opened: Opened, request: Request) -> tuple[Draft, Target | None]:
+def _read(opened: Opened, request: Request, record: Mapping[str, Any]) -> tuple[Draft, Target | None]:
     given = find_target(request.target, offline=request.offline) if request.target else None
     draft = read_draft(opened.checkpoint, given, request.convention)
+    if draft is not None and draft.facts.verifier is None:
+        draft = replace(draft, facts=replace(draft.facts, verifier=_verifier_of(record)))
     if draft is not None and given is None:
         known = named_target(draft)
         if known is not None:
+            verifier = draft.facts.verifier
             given, draft = known, read_draft(opened.checkpoint, known, request.convention)
+            draft = replace(draft, facts=replace(draft.facts, verifier=verifier)) if draft else None
     if draft is None:
         raise InputError(
             f"{request.source}: no draft format fits its config and tensors",
@@ -136,16 +152,30 @@ def _read(opened: Opened, request: Request) -> tuple[Draft, Target | None]:
     return draft, given
 
 
-def derived_before(opened: Opened) -> frozenset[str]:
-    """Tensors that an earlier conversion made up, as its ``conversion.json`` says; reversing it drops them."""
-    if not any(f.name == RECORD for f in opened.checkpoint.files):
-        return frozenset()
-    size = next(f.size for f in opened.checkpoint.files if f.name == RECORD)
+def conversion_record(opened: Opened) -> Mapping[str, Any]:
+    """What an earlier conversion wrote beside its output; empty without one, or when it can't be read."""
+    info = next((f for f in opened.checkpoint.files if f.name == RECORD), None)
+    if info is None:
+        return {}
     try:
-        record = json.loads(opened.source.read(RECORD, 0, size))
-        return frozenset(s["tensor"] for s in record["plan"]["synthesised"])
-    except (ValueError, KeyError, TypeError):
-        return frozenset()
+        record = json.loads(opened.source.read(RECORD, 0, info.size))
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) and isinstance(record.get("plan"), dict) else {}
+
+
+def derived_before(record: Mapping[str, Any]) -> frozenset[str]:
+    """Tensors that an earlier conversion made up; reversing it drops them."""
+    made = record.get("plan", {}).get("synthesised", [])
+    return frozenset(s["tensor"] for s in made if isinstance(s, dict) and "tensor" in s)
+
+
+def _verifier_of(record: Mapping[str, Any]) -> Verifier | None:
+    """The target that the draft named before an earlier conversion to a format that can't say it."""
+    block = record.get("verifier")
+    if not isinstance(block, dict) or not isinstance(block.get("name_or_path"), str):
+        return None
+    return Verifier(block["name_or_path"], tuple(map(str, block.get("architectures") or ())))
 
 
 def _carry_out(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ckpt_tools.checks.base import checks, finding
+from ckpt_tools.checks.base import finding, names_of_codes
 from ckpt_tools.convert import ids
 from ckpt_tools.convert.edits import config_edits
 from ckpt_tools.convert.plan import Cast, Plan, Rename, Synthesised, Tensor
@@ -13,7 +13,7 @@ from ckpt_tools.convert.shards import assign_shards
 from ckpt_tools.formats import tables
 from ckpt_tools.formats.base import Format, Variant, WriteRequest
 from ckpt_tools.formats.canonical import slot_of
-from ckpt_tools.model import FLOAT_DTYPES, Finding, Severity
+from ckpt_tools.model import FLOAT_DTYPES, Finding, Severity, Verifier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -139,6 +139,8 @@ def plan_conversion(
 
     facts = _with_written_dtype(draft.facts, checkpoint, asked)
     facts = _tensor_flags(facts, draft)
+    if target is not None:
+        facts = replace(facts, verifier=Verifier(target.hf_repo or target.id, target.architectures))
     for limit in to.limits:
         lost = limit.lost(facts, draft.tensors)
         if lost is not None:
@@ -500,7 +502,7 @@ def _other_files(checkpoint: Checkpoint) -> tuple[tuple[str, ...], dict[str, str
 
 def allowable(codes: tuple[str, ...]) -> tuple[str, ...]:
     """The given codes and prefixes, checked. Raises ``ValueError`` naming those that no code begins with."""
-    known = checks()
+    known = names_of_codes()
     wrong = [c for c in codes if not any(k.startswith(c) for k in known)]
     if wrong:
         raise ValueError(", ".join(wrong))

@@ -157,10 +157,7 @@ def layer_config(request: WriteRequest) -> dict[str, Any]:
 def write(request: WriteRequest) -> dict[str, Any]:
     """A config that speculators 0.9.0 loads; no top-level ``model_type`` (vLLM would ignore the nested blocks)."""
     facts = request.facts
-    recorded = facts.verifier
-    target = request.target
-    name = (target.hf_repo or target.id) if target else recorded.name if recorded else None
-    architectures = target.architectures if target else recorded.architectures if recorded else ()
+    verifier = facts.verifier or Verifier(None)
     algorithm = request.algorithm
     config: dict[str, Any] = {
         "architectures": ["Eagle3DraftModel"],
@@ -176,7 +173,7 @@ def write(request: WriteRequest) -> dict[str, Any]:
         "speculators_config": {
             "algorithm": algorithm,
             **proposal(request.source_config, algorithm),
-            "verifier": {"architectures": list(architectures), "name_or_path": name},
+            "verifier": {"architectures": list(verifier.architectures), "name_or_path": verifier.name},
         },
         "speculators_model_type": algorithm,
         "speculators_version": WRITTEN_VERSION,

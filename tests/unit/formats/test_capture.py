@@ -41,7 +41,11 @@ def _config(nested: list[int] | None = None, top: list[int] | None = None) -> di
     ],
 )
 def test_reading(
-    form: str, config: dict[str, Any], depth: int | None, layers: tuple[int, ...] | None, convention: str | None
+    form: str,
+    config: dict[str, Any],
+    depth: int | None,
+    layers: tuple[int, ...] | None,
+    convention: str | None,
 ) -> None:
     found = read_capture(config, formats()[form].capture, depth)
     assert (found.layers, found.convention, found.undecided) == (layers, convention, False)

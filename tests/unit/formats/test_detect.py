@@ -13,7 +13,9 @@ from ckpt_tools.formats import detect, formats, read_draft
 from ckpt_tools.model import Checkpoint, DraftFacts, TensorInfo
 from tests.conftest import FIXTURES
 
-SAMPLES = sorted(p.name for p in (FIXTURES / "formats" / "speculators").iterdir() if (p / "config.json").exists())
+SAMPLES = sorted(
+    p.name for p in (FIXTURES / "formats" / "speculators").iterdir() if (p / "config.json").exists()
+)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -26,7 +28,14 @@ def test_speculators_samples(name: str) -> None:
     assert (draft.format, draft.algorithm) == ("speculators", config["speculators_model_type"])
     assert draft.unknown == ()
     facts = draft.facts
-    for key in ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size", "vocab_size"):
+    for key in (
+        "hidden_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "intermediate_size",
+        "vocab_size",
+    ):
         assert getattr(facts, key) == inner[key], key
     for flag in ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output"):
         assert getattr(facts, flag) == config.get(flag), flag
@@ -103,7 +112,9 @@ def test_published_configs(name: str, tmp_path: Path) -> None:
 
 
 def test_an_undecided_list_is_reported_as_written() -> None:
-    config = json.loads((FIXTURES / "configs" / "zjxia--step-3.5-flash-eagle3-SpecForge-draft.json").read_text())["config"]
+    config = json.loads(
+        (FIXTURES / "configs" / "zjxia--step-3.5-flash-eagle3-SpecForge-draft.json").read_text()
+    )["config"]
     draft = read_draft(_weightless(config))
     assert draft is not None
     assert draft.ambiguous_capture == (4, 20, 40)
@@ -128,9 +139,27 @@ BODY: dict[str, tuple[int, ...]] = {
 
 
 def test_weights_alone_are_ambiguous_and_both_sides_are_shown() -> None:
-    detection = detect(_weights({"layers.0.self_attn.q_proj.weight": (64, 128), "norm.weight": (64,), "fc.weight": (64, 192), "d2t": (96,)}))
+    detection = detect(
+        _weights(
+            {
+                "layers.0.self_attn.q_proj.weight": (64, 128),
+                "norm.weight": (64,),
+                "fc.weight": (64, 192),
+                "d2t": (96,),
+            }
+        )
+    )
     assert detection.best is not None
-    draft = read_draft(_weights({"layers.0.self_attn.q_proj.weight": (64, 128), "norm.weight": (64,), "fc.weight": (64, 192), "d2t": (96,)}))
+    draft = read_draft(
+        _weights(
+            {
+                "layers.0.self_attn.q_proj.weight": (64, 128),
+                "norm.weight": (64,),
+                "fc.weight": (64, 192),
+                "d2t": (96,),
+            }
+        )
+    )
     assert draft is not None
     assert draft.algorithm == "eagle3"
     if detection.rivals:
@@ -149,10 +178,19 @@ def test_wrapper_prefixes_come_off_and_are_reported(wrapper: str) -> None:
 
 
 def test_shapes_state_what_a_missing_config_does_not() -> None:
-    draft = read_draft(_weights({**BODY, "lm_head.weight": (96, 64), "t2d": (256,), "midlayer.mlp.gate_proj.weight": (128, 64)}))
+    draft = read_draft(
+        _weights(
+            {**BODY, "lm_head.weight": (96, 64), "t2d": (256,), "midlayer.mlp.gate_proj.weight": (128, 64)}
+        )
+    )
     assert draft is not None
     facts = draft.facts
-    assert (facts.hidden_size, facts.intermediate_size, facts.vocab_size, facts.draft_vocab_size) == (64, 128, 256, 96)
+    assert (facts.hidden_size, facts.intermediate_size, facts.vocab_size, facts.draft_vocab_size) == (
+        64,
+        128,
+        256,
+        96,
+    )
     assert (facts.num_layers, facts.num_aux) == (1, 3)
     assert facts.num_attention_heads is None
 
@@ -163,7 +201,11 @@ def test_nothing_fits_a_plain_model() -> None:
 
 @pytest.mark.parametrize(
     ("extra", "algorithm"),
-    [("mask_hidden", "peagle"), ("markov_head.markov_w1.weight", None), ("candidate_selector.successor_codebook", None)],
+    [
+        ("mask_hidden", "peagle"),
+        ("markov_head.markov_w1.weight", None),
+        ("candidate_selector.successor_codebook", None),
+    ],
 )
 def test_tensors_of_another_algorithm_are_never_eagle3(extra: str, algorithm: str | None) -> None:
     names = {n.replace("midlayer.", "layers.0."): s for n, s in BODY.items()}

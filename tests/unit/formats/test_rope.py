@@ -22,8 +22,14 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         ({"rope_scaling": None, "rope_theta": 5e5}, Rope(5e5)),
         ({"rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}}, Rope(1e6)),
         ({"rope_parameters": {"rope_type": "default"}, "rope_theta": 7}, Rope(7.0)),
-        ({"rope_theta": 1e4, "rope_scaling": {"type": "yarn", "factor": 4.0}}, Rope(1e4, {"rope_type": "yarn", "factor": 4.0})),
-        ({"rope_scaling": {"type": "linear", "factor": 2, "rope_theta": 9}}, Rope(9.0, {"rope_type": "linear", "factor": 2})),
+        (
+            {"rope_theta": 1e4, "rope_scaling": {"type": "yarn", "factor": 4.0}},
+            Rope(1e4, {"rope_type": "yarn", "factor": 4.0}),
+        ),
+        (
+            {"rope_scaling": {"type": "linear", "factor": 2, "rope_theta": 9}},
+            Rope(9.0, {"rope_type": "linear", "factor": 2}),
+        ),
         ({"partial_rotary_factor": 0.5}, Rope(None, None, 0.5)),
         ({"rope_theta": True}, None),
         ({"rope_parameters": "yes"}, None),
@@ -55,7 +61,11 @@ def test_no_alarm_where_nothing_disagrees(config: dict[str, Any]) -> None:
 
 
 def test_scaling_in_one_spelling_only_disagrees() -> None:
-    config = {"rope_parameters": {"rope_theta": 1e4, **YARN}, "rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 2}}
+    config = {
+        "rope_parameters": {"rope_theta": 1e4, **YARN},
+        "rope_theta": 1e4,
+        "rope_scaling": {"type": "linear", "factor": 2},
+    }
     assert spellings_disagree(config) is not None
 
 
