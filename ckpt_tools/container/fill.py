@@ -103,6 +103,7 @@ def _emit(dst: FileIO, emit: Emit, file: str, checksum: bool, moved: Callable[[i
         if done > emit.nbytes:
             break
         _write_all(dst, chunk)
+        clone.start_writing(dst.fileno(), emit.at + done - len(chunk), len(chunk))
         if len(head) < EDGE:
             head += bytes(chunk[: EDGE - len(head)])
         tail = (tail + bytes(chunk[-EDGE:]))[-EDGE:]

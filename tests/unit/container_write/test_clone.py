@@ -172,3 +172,22 @@ def test_share_fails_softly_only_where_it_is_unknown(tmp_path: Path, monkeypatch
             clone.share(src, dst, 0, 4096, 0)
         monkeypatch.setattr(sys, "platform", "darwin")
         assert not clone.share(src, dst, 0, 4096, 0)
+
+
+def test_writing_starts_early_for_what_is_worth_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        clone, "_sync_file_range", lambda: lambda _fd, at, length, _: asked.append((at.value, length.value))
+    )
+    monkeypatch.setattr(clone, "SMALL", 100_000)
+    monkeypatch.setattr(clone, "COPY_CALL", 120_000)
+    copied(tmp_path)
+    assert asked == [(77, 120_000), (77 + 120_000, 120_000)]
+
+
+def test_only_linux_starts_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert clone._sync_file_range.__wrapped__() is not None
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert clone._sync_file_range.__wrapped__() is None
+    monkeypatch.setattr(clone, "_sync_file_range", lambda: None)
+    clone.start_writing(-1, 0, 1 << 30)
