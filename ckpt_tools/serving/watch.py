@@ -104,6 +104,10 @@ class Source(Protocol):
         """Whether what :meth:`read` gave last begins another file."""
         ...
 
+    def close(self) -> None:
+        """Let it go."""
+        ...
+
 
 class FileSource:
     """A file that may grow, be truncated, or be replaced by its successor."""
@@ -127,9 +131,8 @@ class FileSource:
         if data:
             return data
         if not self._follow:
-            self._file.close()
             return None
-        return self._reopened() or b""
+        return self._reopened()
 
     def _reopened(self) -> bytes:
         try:
@@ -150,6 +153,9 @@ class FileSource:
     def rotated(self) -> bool:
         return self._new
 
+    def close(self) -> None:
+        self._file.close()
+
 
 class PipeSource:
     """Standard input, or any stream that ends."""
@@ -165,6 +171,9 @@ class PipeSource:
 
     def rotated(self) -> bool:
         return False
+
+    def close(self) -> None:
+        """The stream is its caller's."""
 
 
 def listening(host: str, port: int, timeout: float = 1.0) -> bool:
@@ -262,41 +271,44 @@ def watch(
     reader = LogReader(engine, weight_bytes)
     worker = _Worker(pid, path if follow else None)
     began = last_output = last_work = clock()
-    while True:
-        data = reads.read()
-        if data:
-            if reads.rotated():
-                reader.rotate()
-            reader.feed(data)
-            last_output = clock()
-            if not waits or len(data) == _CHUNK:
-                continue  # far behind: catch up before looking
-        ended = data is None
-        now = clock()
-        log = reader.snapshot(ended=ended, settled=now - last_output > _GRACE)
-        alive, working = worker.look() if waits else (pid and process.alive(pid), None)
-        if working:
-            last_work = now
-        quiet = now - max(last_output, last_work if working is not None else last_output)
-        ask_port = port if port is not None else _own_port(log) if follow and url is None else None
-        signals = Signals(
-            listening=listening("127.0.0.1", ask_port) if ask_port and log.state == "ready" else None,
-            healthy=healthy(url) if url and log.state in ("ready", "stopped") else None,
-            alive=alive if alive is None else bool(alive),
-            working=working,
-        )
-        log = judge(log, signals, quiet, stall_after)
-        timed_out = timeout is not None and now - began >= timeout
-        done = (
-            ended
-            or log.state in ("ready", "failed")
-            or (log.state == "stopped" and signals.alive is not True)
-        )
-        yield Watched(log, signals, quiet, now - began, done, timed_out and not done)
-        if done or timed_out:
-            return
-        if not data:
-            sleep(interval)
+    try:
+        while True:
+            data = reads.read()
+            if data:
+                if reads.rotated():
+                    reader.rotate()
+                reader.feed(data)
+                last_output = clock()
+                if not waits or len(data) == _CHUNK:
+                    continue  # far behind: catch up before looking
+            ended = data is None
+            now = clock()
+            log = reader.snapshot(ended=ended, settled=now - last_output > _GRACE)
+            alive, working = worker.look() if waits else (pid and process.alive(pid), None)
+            if working:
+                last_work = now
+            quiet = now - max(last_output, last_work if working is not None else last_output)
+            ask_port = port if port is not None else _own_port(log) if follow and url is None else None
+            signals = Signals(
+                listening=listening("127.0.0.1", ask_port) if ask_port and log.state == "ready" else None,
+                healthy=healthy(url) if url and log.state in ("ready", "stopped") else None,
+                alive=alive if alive is None else bool(alive),
+                working=working,
+            )
+            log = judge(log, signals, quiet, stall_after)
+            timed_out = timeout is not None and now - began >= timeout
+            done = (
+                ended
+                or log.state in ("ready", "failed")
+                or (log.state == "stopped" and signals.alive is not True)
+            )
+            yield Watched(log, signals, quiet, now - began, done, timed_out and not done)
+            if done or timed_out:
+                return
+            if not data:
+                sleep(interval)
+    finally:
+        reads.close()
 
 
 def _own_port(log: LogState) -> int | None:

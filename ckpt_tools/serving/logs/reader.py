@@ -37,6 +37,9 @@ _EXCEPTION = re.compile(
 )
 # Behind a traceback's frames any class can be what was raised (torch._dynamo.exc.Unsupported, …).
 _RAISED = re.compile(r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w+)(?:: (?P<message>.*)|:?\s*)$", re.S)
+# What decides when a start has several: a known cause, a general one, an exception that isn't known, a consequence.
+_ORDER = {0: 0, 1: 1, 2: 3}
+_RANK_OF_UNKNOWN = 2
 _TRACEBACK = "Traceback (most recent call last):"
 _CHAIN = ("During handling of the above exception", "The above exception was the direct cause")
 _USAGE = re.compile(
@@ -721,7 +724,7 @@ class LogReader:
         rows: list[tuple[int, int, _Exception, Failure | None]] = []
         for order, exception in enumerate(exceptions):
             row = classify(exception.text)
-            rows.append((3 if row is None else row.rank, order, exception, row))
+            rows.append((_RANK_OF_UNKNOWN if row is None else _ORDER[row.rank], order, exception, row))
         rows += self._fatal_rows(len(rows))
         rank = min(row[0] for row in rows)
         best = [row for row in rows if row[0] == rank]
@@ -741,7 +744,7 @@ class LogReader:
         for line, text in self._start.fatal:
             row = classify(text)
             stand_in = _Exception(line, text.split("\n")[0][:2000], "", self._stage(), -line, fatal=True)
-            out.append((3 if row is None else row.rank, order + len(out), stand_in, row))
+            out.append((4 if row is None else _ORDER[row.rank], order + len(out), stand_in, row))
         return out
 
 
