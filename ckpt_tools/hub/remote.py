@@ -146,7 +146,9 @@ def retrying(call: Callable[[], T], what: str, notify: Notify | None = None, tri
     Raises:
         Exception: The last failure, or the first that is final.
     """
-    for number in range(1, tries + 1):
+    number = 0
+    while True:
+        number += 1
         try:
             return call()
         except transport_errors() as error:
@@ -160,7 +162,6 @@ def retrying(call: Callable[[], T], what: str, notify: Notify | None = None, tri
                 said = f"{status} from the Hub" if status is not None else "the connection was lost"
                 notify(f"{what}: {said}, retry {number}/{tries - 1}")
         _sleep(asked if asked is not None else WAITS[min(number, len(WAITS)) - 1])
-    raise AssertionError("unreachable")
 
 
 @contextmanager

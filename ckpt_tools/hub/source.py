@@ -119,7 +119,6 @@ class HubSource:
         self.revision = revision
         self._notify = notify
         self._progress = progress
-        self._heads: dict[str, bytes] = {}
         self._located: dict[str, str] = {}
         self.offline = offline or remote.is_offline()
         if self.offline:
@@ -158,13 +157,6 @@ class HubSource:
             path = self.download(name)
         if path is not None:
             return self._read_local(path, start, stop)
-        if start == 0 and stop <= HEAD_BYTES and name not in self._heads:
-            self._heads[name] = self._fetch(name, 0, min(HEAD_BYTES, size))
-        head = self._heads.get(name, b"")
-        if stop <= len(head):
-            return head[start:stop]
-        if start < len(head):
-            return head[start:] + self._fetch(name, len(head), stop)
         return self._fetch(name, start, stop)
 
     def local(self, name: str) -> Path | None:
@@ -286,7 +278,7 @@ class HubSource:
         headers["Range"] = f"bytes={first}-{stop - 1}"
         with remote.stream(url, headers) as (response, chunks):
             if known is not None and response.status_code in (401, 403):
-                del self._located[name]  # the signature has run out
+                self._located.pop(name, None)  # the signature has run out
                 raise ConnectionResetError(f"the address of {name} has expired")
             hf_raise_for_status(response)
             self._check_range(response, name, first, stop)

@@ -15,6 +15,7 @@ from ckpt_tools.errors import CkptError, ExitCode, InputError, Unavailable, Usag
 from ckpt_tools.hub import remote
 from ckpt_tools.hub.card import Acceptance
 from ckpt_tools.hub.codes import CODES
+from ckpt_tools.hub.files import hash_file
 from ckpt_tools.hub.push import PushPlan, plan_push
 from ckpt_tools.hub.upload import Pushed, apply_push
 from ckpt_tools.model import Engine, Finding, Fix, Location, Severity, Subject, Target
@@ -87,7 +88,9 @@ def failure(call: Any) -> CkptError:
 
 def test_what_is_pushed_is_what_was_there(hub: HubServer, draft: Path) -> None:
     progress: list[tuple[int, int]] = []
-    planned = plan(draft, license="mit")
+    hashed: list[tuple[int, int]] = []
+    planned = plan(draft, license="mit", progress=lambda *a: hashed.append(a))
+    assert hashed[-1][0] == hashed[-1][1] == sum(p.stat().st_size for p in draft.iterdir())
     assert not planned.exists
     assert {f.state for f in planned.files} == {"new"}
     pushed = apply_push(planned, progress=lambda *a: progress.append(a))
@@ -401,6 +404,13 @@ def test_what_only_the_hub_refuses_is_refused_before_the_upload(hub: HubServer, 
     hub.fault("validate-yaml", status=400, body={"x": 1})
     assert errors(plan(draft)) == {"HUB001"}
     assert written(hub) == []
+
+
+def test_what_only_the_client_refuses_is_refused_before_the_upload(hub: HubServer, draft: Path) -> None:
+    (draft / "README.md").write_text("---\nlicense: mit\nmodel-index: [3]\n---\n# tiny\n")
+    planned = plan(draft, license=None)
+    assert errors(planned) == {"HUB001"}
+    assert hub.log.find("validate-yaml") == []
 
 
 def test_read_only_token(hub: HubServer, draft: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -792,4 +802,5 @@ def test_files_that_are_gone(hub: HubServer, draft: Path) -> None:
     planned = plan(draft)
     (draft / "model-00001-of-00002.safetensors").unlink()
     assert "can't be read any more" in failure(lambda: apply_push(planned)).message
+    assert "can't be read" in failure(lambda: hash_file("x", draft / "gone")).message
     assert commits(hub) == 1
