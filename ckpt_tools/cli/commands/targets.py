@@ -55,12 +55,16 @@ def show(target_id: str, style: str) -> int:
     if style == "json":
         click.echo(json.dumps(data, indent=2, ensure_ascii=False))
         return 0
-    sources = data.get("source", {}) or {}
+    sources = data["sources"]
     for key, value in data.items():
-        if key in ("source", "source_table", "notes", "confidence"):
+        if key in ("sources", "source_table", "notes", "confidence"):
             continue
         source = f"  ({sources[key]})" if key in sources else ""
         click.echo(f"{key:<28} {json.dumps(value, ensure_ascii=False)}{source}")
+    for tag, where in (data.get("source_table") or {}).items():
+        click.echo(
+            f"source {tag}: {where if isinstance(where, str) else json.dumps(where, ensure_ascii=False)}"
+        )
     for note in data.get("notes", []) or []:
         click.echo(f"note: {note}")
     return 0
