@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckpt_tools.engines.history import holds
+from ckpt_tools.engines.versions import parse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,4 +65,4 @@ def sglang_algorithms(engine: Engine) -> tuple[str, ...]:
 
 def takes_any_case(engine: Engine) -> bool:
     """Whether the release upper-cases the algorithm (before, argparse compares it as written)."""
-    return holds("algo.free_string", engine) is not False
+    return parse(engine.version) >= parse("0.5.12")

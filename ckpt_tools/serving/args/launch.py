@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os.path
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -213,7 +213,7 @@ def _launches(words: Sequence[Word], env: dict[str, str], text: str, version: st
             before = env | _environment(words[:at])
             tag = _tag(words[:at])
             return [
-                launch
+                replace(launch, version=launch.version or tag)
                 for command in inner
                 for launch in _launches(_words(command), before | command.exported, text, version or tag)
             ]

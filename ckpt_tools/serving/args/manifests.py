@@ -61,7 +61,7 @@ def _container(node: yaml.MappingNode) -> Container:
 
 def _words(node: yaml.Node) -> list[Word]:
     if isinstance(node, yaml.SequenceNode):
-        return [Word(_text(item), item.start_mark.line + 1) for item in node.value]
+        return [Word(_text(item), _first_line(item)) for item in node.value]
     if not isinstance(node, yaml.ScalarNode):
         return []
     # compose splits a string as a shell would; a block scalar's text begins on the line after its mark
@@ -70,6 +70,12 @@ def _words(node: yaml.Node) -> list[Word]:
     return [
         word for command in commands(text, first) for word in _spelled(command.assignments, command.words)
     ]
+
+
+def _first_line(node: yaml.Node) -> int:
+    """Where a scalar's text begins: a block's on the line after its mark."""
+    block = isinstance(node, yaml.ScalarNode) and node.style in ("|", ">")
+    return int(node.start_mark.line) + 1 + block
 
 
 def _spelled(assignments: dict[str, str], words: tuple[Word, ...]) -> list[Word]:
