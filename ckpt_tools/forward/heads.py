@@ -268,7 +268,7 @@ class EagleHead(_Base):
         normed = self.see("norm", rms_norm(x, self.norm, self.spec.eps))
         return normed, normed if self.spec.norm_output else x
 
-    def _masks(self, queries: torch.Tensor, keys: torch.Tensor, drafted: int = 0) -> list[torch.Tensor]:
+    def masks(self, queries: torch.Tensor, keys: torch.Tensor, drafted: int = 0) -> list[torch.Tensor]:
         """Per layer, bool [T, L] over row indices, for queries that stand `drafted` rows after their anchor."""
         seen = causal_mask(queries, keys)
         behind = queries.unsqueeze(1) - keys
@@ -286,7 +286,7 @@ class EagleHead(_Base):
         positions = slots + self.spec.position_start
         cache = StaticCache(count + steps)
         cache.slots = slots[:count]
-        masks = self._masks(slots[:count], slots)
+        masks = self.masks(slots[:count], slots)
         normed, back = self.run(tokens, self.fuse(aux), positions[:count].expand(batch, -1), cache, masks)
         logits, hidden = [self.score(self.see("step.0", normed[:, -1]))], [normed[:, -1]]
         state = back[:, -1:]
@@ -294,7 +294,7 @@ class EagleHead(_Base):
             chosen = self.to_target(logits[-1].argmax(-1)) if forced is None else forced[:, step - 1]
             at = count + step - 1
             cache.slots = slots[at : at + 1]
-            masks = self._masks(slots[at : at + 1], slots, step)
+            masks = self.masks(slots[at : at + 1], slots, step)
             normed, state = self.run(
                 chosen.unsqueeze(1), state, positions[at : at + 1].expand(batch, -1), cache, masks
             )
@@ -315,7 +315,7 @@ class EagleHead(_Base):
         cache, state, out = GrowingCache(), self.fuse(aux), []
         for step in range(steps):
             # the rows after an anchor are no keys of its drafting, so causality is the anchor's own
-            near = self._masks(index + step, index, step)
+            near = self.masks(index + step, index, step)
             masks = [torch.cat([base & m, *[own] * step], dim=1) for m in near]
             positions = (index + self.spec.position_start + step).expand(batch, -1)
             normed, state = self.run(shift(tokens, step), state, positions, cache, masks)

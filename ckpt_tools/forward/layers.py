@@ -6,8 +6,7 @@ Weights are [out, in]; q, k and v, and gate and up, are one matrix each, as the 
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from ckpt_tools.errors import InputError
@@ -49,9 +48,8 @@ class Alone:
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """x / sqrt(mean(x²) + eps) · weight over the last dimension, the quotient in float32."""
-    wide = x.float()
-    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype) * weight
+    """x / sqrt(mean(x²) + eps) · weight over the last dimension."""
+    return functional.rms_norm(x, weight.shape, weight, eps)
 
 
 def fused(parts: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -137,12 +135,11 @@ def attend(
     """
     batch, heads, rows, dim = q.shape
     groups = heads // k.shape[1]
+    # the heads that share a key are more rows of it, so that no key is copied
     grouped = q.reshape(batch, k.shape[1], groups * rows, dim)
-    scores = torch.matmul(grouped, k.transpose(-1, -2)).float() * scale
-    scores = scores.view(batch, k.shape[1], groups, rows, -1).masked_fill(~mask, -math.inf)
-    weights = scores.softmax(-1).to(v.dtype).view(batch, k.shape[1], groups * rows, -1)
-    out = torch.matmul(weights, v).view(batch, heads, rows, -1)
-    return out.transpose(1, 2).reshape(batch, rows, -1)
+    seen = mask if groups == 1 or rows == 1 else mask.repeat(groups, 1)
+    out = functional.scaled_dot_product_attention(grouped, k, v, attn_mask=seen, scale=scale)
+    return out.reshape(batch, heads, rows, -1).transpose(1, 2).reshape(batch, rows, -1)
 
 
 @dataclass
@@ -195,14 +192,9 @@ def take(tensors: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
     return tensors[name]
 
 
-def _rope_of(spec: HeadSpec, dim: int, sequence_length: int | None) -> Rotary:
-    return rotary(
-        spec.rope,
-        dim,
-        default_theta=spec.default_theta,
-        max_position=spec.max_position,
-        sequence_length=sequence_length,
-    )
+def _rope_of(spec: HeadSpec, dim: int, device: torch.device) -> Rotary:
+    rope = rotary(spec.rope, dim, default_theta=spec.default_theta, max_position=spec.max_position)
+    return replace(rope, inverse=rope.inverse.to(device))
 
 
 class Attention:
@@ -230,7 +222,7 @@ class Attention:
         # an engine's missing per-head norm is a norm of ones, not no norm
         self.q_norm = tensors.get(prefix + "self_attn.q_norm.weight", ones) if spec.qk_norm else None
         self.k_norm = tensors.get(prefix + "self_attn.k_norm.weight", ones) if spec.qk_norm else None
-        self.rope = _rope_of(spec, dim, None)
+        self.rope = _rope_of(spec, dim, self.qkv.device)
 
     def project(
         self, x: torch.Tensor, positions: torch.Tensor
@@ -238,12 +230,12 @@ class Attention:
         """q, k, v [B, heads, T, dim] of x [B, T, in], q and k turned to `positions` [B, T]."""
         dim, spec = self.spec.head_dim, self.spec
         flat = functional.linear(x, self.qkv, self.qkv_bias)
-        q, k, v = torch.split(flat, [self.num_heads * dim, self.num_kv * dim, self.num_kv * dim], dim=-1)
-        q, k, v = (by_head(t, dim) for t in (q, k, v))
+        both = (self.num_heads + self.num_kv) * dim
+        qk, v = by_head(flat[..., :both], dim), by_head(flat[..., both:], dim)
         if self.q_norm is not None and self.k_norm is not None:
-            q, k = rms_norm(q, self.q_norm, spec.eps), rms_norm(k, self.k_norm, spec.eps)
-        cos, sin = self.rope.tables(positions)
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+            q, k = torch.split(qk, [self.num_heads, self.num_kv], dim=-2)
+            qk = torch.cat((rms_norm(q, self.q_norm, spec.eps), rms_norm(k, self.k_norm, spec.eps)), dim=-2)
+        q, k = torch.split(rotate(qk, *self.rope.tables(positions)), [self.num_heads, self.num_kv], dim=-2)
         return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
     def finish(self, mixed: torch.Tensor) -> torch.Tensor:
@@ -287,7 +279,7 @@ class MlaAttention:
         self.q_up = rows("q_b_proj", mla.nope_dim + mla.rope_dim)
         self.kv_up = rows("kv_b_proj", mla.nope_dim + mla.value_dim)
         self.out = of("o_proj")[:, heads.start * mla.value_dim : heads.stop * mla.value_dim]
-        self.rope = _rope_of(spec, mla.rope_dim, None)
+        self.rope = _rope_of(spec, mla.rope_dim, self.down.device)
         self.scale = (mla.nope_dim + mla.rope_dim) ** -0.5
         scaling = spec.rope.scaling or {}
         if kind(scaling) == "yarn" and scaling.get("mscale_all_dim"):

@@ -35,8 +35,9 @@ class Rotary:
 
     def tables(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """cos and sin, float32 [..., rotary_dim / 2], of integer positions [...]."""
-        angles = positions.to(torch.float32).unsqueeze(-1) * self.inverse.to(positions.device)
-        return angles.cos() * self.scale, angles.sin() * self.scale
+        angles = positions.to(torch.float32).unsqueeze(-1) * self.inverse
+        cos, sin = angles.cos(), angles.sin()
+        return (cos, sin) if self.scale == 1.0 else (cos * self.scale, sin * self.scale)
 
 
 def kind(scaling: Mapping[str, Any] | None) -> str:
@@ -159,12 +160,10 @@ def rotate(
     rotary_dim pass through. Computed in float32, returned in x's dtype.
     """
     width = 2 * cos.shape[-1]
-    turned, rest = x[..., :width].float(), x[..., width:]
+    turned = x[..., :width].float()
     cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
-    if interleaved:
-        a, b = turned[..., 0::2], turned[..., 1::2]
-        out = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
-    else:
-        a, b = turned.chunk(2, dim=-1)
-        out = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
-    return torch.cat((out.to(x.dtype), rest), dim=-1)
+    a, b = (turned[..., 0::2], turned[..., 1::2]) if interleaved else turned.chunk(2, dim=-1)
+    first, second = torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)
+    joined = torch.stack((first, second), -1).flatten(-2) if interleaved else torch.cat((first, second), -1)
+    out = joined.to(x.dtype)
+    return out if width == x.shape[-1] else torch.cat((out, x[..., width:]), dim=-1)
