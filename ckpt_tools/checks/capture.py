@@ -66,7 +66,9 @@ def _refused_config(ctx: Context) -> bool:
     return ctx.load is not None and ctx.load.refused is not None and ctx.load.stage in ("config", "class")
 
 
-@check("CAP005", "capture-not-delivered", Severity.ERROR, needs=("draft", "engine"), after=("CFG002",))
+@check(
+    "CAP005", "capture-not-delivered", Severity.ERROR, needs=("draft", "engine"), after=("CFG002", "CAP006")
+)
 def not_delivered(ctx: Context) -> Iterator[Hit]:
     """The engine can't capture the layers that the ids ask for.
 
@@ -134,11 +136,13 @@ def invalid(ctx: Context) -> Iterator[Hit]:
         twice = sorted({v for v in value if value.count(v) > 1})
         if negative:
             yield Hit(f"{path} {value} holds {negative[0]}, a layer that doesn't exist", pointer="/" + path)
+            return
         elif twice:
             yield Hit(
                 f"{path} {value} holds {twice[0]} twice: the states collapse to one and fc takes {len(value)}",
                 pointer="/" + path,
             )
+            return
 
 
 @check(

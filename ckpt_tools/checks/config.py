@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+def _about_class(refused: str) -> bool:
+    """vLLM looks the class up while it reads the config (vllm 0.33.0 model_executor/models/registry.py:1249)."""
+    return "Model architectures" in refused
+
+
 def _config(ctx: Context) -> dict[str, Any]:
     return dict(ctx.checkpoint.config or {})
 
@@ -36,7 +41,7 @@ def config_refused(ctx: Context) -> Iterator[Hit]:
     References: sglang 0.5.23 srt/utils/hf_transformers/config.py:215-233; vllm 0.33.0 transformers_utils/config.py:342-468.
     """
     assert ctx.load is not None
-    if ctx.load.refused is None or ctx.load.stage != "config":
+    if ctx.load.refused is None or ctx.load.stage != "config" or _about_class(ctx.load.refused):
         return
     kind = _config(ctx).get("model_type")
     speculators = ctx.draft is not None and ctx.draft.format == "speculators"
@@ -58,7 +63,7 @@ def config_refused(ctx: Context) -> Iterator[Hit]:
     "architecture-unknown",
     Severity.ERROR,
     needs=("load", "config"),
-    after=("CFG002", "PAR002", "CFG005", "HED008", "SHP005", "LAY003", "CFG006"),
+    after=("CFG002", "CFG007", "PAR002", "CFG005", "HED008", "LAY003", "LAY005", "CFG006"),
 )
 def architecture_unknown(ctx: Context) -> Iterator[Hit]:
     """The engine has no class of the name in architectures.
@@ -71,7 +76,7 @@ def architecture_unknown(ctx: Context) -> Iterator[Hit]:
         model_executor/models/registry.py:655-745, 1249.
     """
     assert ctx.load is not None
-    if ctx.load.refused is None or ctx.load.stage != "class":
+    if ctx.load.refused is None or not (ctx.load.stage == "class" or _about_class(ctx.load.refused)):
         return
     yield Hit(
         f"architectures {_config(ctx).get('architectures')} is not known to {ctx.engine}: {ctx.load.refused}",
@@ -110,7 +115,7 @@ def architecture_is_no_draft(ctx: Context) -> Iterator[Hit]:
     """
     assert ctx.load is not None and ctx.draft is not None
     built = ctx.load.architecture
-    if ctx.load.refused or built is None or ctx.engine is None:
+    if built is None or ctx.engine is None or ctx.load.stage in ("config", "class"):
         return
     if any(
         word in built
@@ -135,9 +140,13 @@ def architecture_is_no_draft(ctx: Context) -> Iterator[Hit]:
     if wants == "…Eagle":
         wants = f"{built}Eagle"
     hungry = sum(f.filled_by in ("nothing", "partly") for f in ctx.load.parameters.values())
+    effect = (
+        f"and refuses its tensors ({ctx.load.refused})"
+        if ctx.load.refused
+        else f"ignores the draft's own tensors and leaves {hungry} parameters uninitialised"
+    )
     yield Hit(
-        f"architectures names {built}, a plain model: {ctx.engine} builds it, ignores the draft's own tensors and leaves {hungry} "
-        f"parameters uninitialised; it wants {wants}",
+        f"architectures names {built}, a plain model: {ctx.engine} builds it {effect}; it wants {wants}",
         pointer="/architectures",
         hint="ckpt fix-keys IN OUT writes the draft class"
         if ctx.draft.algorithm == "eagle3"

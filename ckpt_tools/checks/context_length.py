@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.checks.base import Context, Hit, check
-from ckpt_tools.engines.history import holds
+from ckpt_tools.engines.history import holds, transformers_pin
+from ckpt_tools.engines.sglang.hf import read as read_config
+from ckpt_tools.engines.sglang.refusal import Refused
 from ckpt_tools.engines.versions import parse
 from ckpt_tools.model import Severity
 from ckpt_tools.targets import context_length, derived_context_length
@@ -19,16 +21,18 @@ RAISED_BY_VLLM = ("default", "linear", "llama3", "ntk", "proportional")
 
 
 def draft_length(ctx: Context) -> int | None:
-    """The draft's context length as SGLang derives it; ``None`` when the config states nothing to derive it from."""
+    """The draft's context length as SGLang derives it, with the default of the config's class where it states none."""
     config = ctx.checkpoint.config
-    if config is None or ctx.draft is None:
+    if config is None or ctx.draft is None or ctx.engine is None:
         return None
-    inner = config.get("transformer_layer_config")
-    flat: Mapping[str, Any] = inner if isinstance(inner, dict) else config
-    old = (
-        ctx.engine is not None and ctx.engine.name == "sglang" and parse(ctx.engine.version) < parse("0.5.10")
-    )
-    return derived_context_length(flat, transformers=4 if old else 5)
+    pinned = transformers_pin(ctx.engine) or "5"
+    flat = _flat(ctx)
+    if flat is config:
+        try:
+            flat = read_config(config, pinned, ctx.checkpoint.root).attributes
+        except Refused:
+            return None  # the engine gets no further; CFG002 says it
+    return derived_context_length(flat, transformers=parse(pinned).major)
 
 
 def served_length(ctx: Context) -> tuple[int | None, str]:
@@ -90,7 +94,9 @@ def too_short(ctx: Context) -> Iterator[Hit]:
         return
     stated = "max_position_embeddings" in _flat(ctx)
     shown = f"the draft's context is {mine}" + (
-        "" if stated else " (max_position_embeddings is absent, and 2048 is the default)"
+        ""
+        if stated
+        else " (max_position_embeddings is absent, and this is the default of the config's class)"
     )
     if override_set(ctx):
         yield Hit(

@@ -128,7 +128,7 @@ def _file(ctx: Context, name: str) -> str | None:
     "parameter-left-unfilled",
     Severity.ERROR,
     needs=("load",),
-    after=("FIL", "KEY001", "KEY003", "LAY002", "QNT002", "HED001", "CFG004"),
+    after=("FIL", "KEY001", "KEY003", "LAY002", "QNT002", "HED001", "HED006", "CFG004"),
 )
 def parameter_unfilled(ctx: Context) -> Iterator[Hit]:
     """Parameters that the engine builds and that no tensor fills.
@@ -191,9 +191,15 @@ def wrapper_prefix(ctx: Context) -> Iterator[Hit]:
         return
     if not ctx.load.refused and not starved(ctx.load):
         return
+    lost = len([n for n in ctx.load.unused if not is_harmless(n)])
+    every = lost >= len([n for n in ctx.checkpoint.tensors if not is_harmless(n)])
     yield Hit(
         f"all {len(ctx.checkpoint.tensors)} tensors carry the wrapper prefix {ctx.draft.wrapper}: {ctx.engine} "
-        + ("refuses them" if ctx.load.refused else "drops them without a word"),
+        + (
+            "refuses them"
+            if ctx.load.refused
+            else f"drops {'them' if every else f'{lost} of them'} without a word"
+        ),
         tensor=next(iter(ctx.checkpoint.tensors), None),
         hint="ckpt fix-keys IN OUT takes it off",
         fix=Fix("ckpt fix-keys IN OUT", safe=True),
@@ -257,7 +263,7 @@ def load_refused(ctx: Context) -> Iterator[Hit]:
     "name-refused-by-engine",
     Severity.ERROR,
     needs=("load", "draft"),
-    after=("FIL", "KEY003", "NRM002", "NRM004", "LAY003", "VOC008"),
+    after=("FIL", "KEY003", "NRM002", "NRM004", "LAY003", "VOC008", "HED008"),
 )
 def name_refused(ctx: Context) -> Iterator[Hit]:
     """The engine raises on a tensor name that it doesn't know.

@@ -166,18 +166,23 @@ def flag_not_implemented(ctx: Context) -> Iterator[Hit]:
             yield from _vllm_flag(ctx, flag, kind)
 
 
+#: The history keeps vLLM's flags under the names of the speculators fields that it reads them from.
+_VLLM_FLAG_FACTS = {
+    "norm_before_fc": "speculators.eagle3.norm_before_fc",
+    "fc_norm": "speculators.eagle3.fc_norm_norm_output",
+    "norm_output": "speculators.eagle3.fc_norm_norm_output",
+}
+
+
 def _vllm_flag(ctx: Context, flag: str, kind: str) -> Iterator[Hit]:
     assert ctx.engine is not None
-    from ckpt_tools.engines.history import facts as every
-
     if kind == "mla" and flag == "norm_before_fc":
         yield Hit(
             "norm_before_fc: vLLM's MLA class has no input_norm and refuses the tensor", pointer=f"/{flag}"
         )
         return
-    ids = {f.id for f in every("vllm")}
-    fact = next((i for i in (f"eagle3.{flag}", flag, "norm_before_fc") if i in ids), None)
-    if fact is not None and holds(fact, ctx.engine) is False:
+    fact = _VLLM_FLAG_FACTS[flag]
+    if holds(fact, ctx.engine) is False:
         yield Hit(
             f"{flag}: vLLM is known to implement it from {first_release(fact)} on, and this is {ctx.engine.version}",
             pointer=f"/{flag}",
@@ -190,7 +195,7 @@ def _vllm_flag(ctx: Context, flag: str, kind: str) -> Iterator[Hit]:
     "norm-left-at-ones",
     Severity.ERROR,
     needs=("load", "draft"),
-    after=("KEY003", "NRM003", "FIL", "KEY001"),
+    after=("KEY003", "NRM003", "FIL", "KEY001", "LAY002"),
 )
 def norm_left_at_ones(ctx: Context) -> Iterator[Hit]:
     """A norm that the engine builds and that no tensor fills.

@@ -29,6 +29,11 @@ def _expected(ctx: Context, canonical: str) -> tuple[int | None, ...] | None:
     return expected_shape(slot, values)
 
 
+def _rank(canonical: str) -> int:
+    """q before k, v and o: its rows show head_dim best."""
+    return next((i for i, p in enumerate(ATTENTION) if f".{p}." in canonical), len(ATTENTION))
+
+
 def _stated(ctx: Context, field: str) -> int | None:
     """A field as the config states it, whatever the tensors say."""
     config = ctx.checkpoint.config or {}
@@ -144,7 +149,7 @@ def attention(ctx: Context) -> Iterator[Hit]:
     facts = ctx.draft.facts
     if facts.layer_type == "mla":
         return
-    for name, native, shape, wanted in _misfits(ctx):
+    for name, native, shape, wanted in sorted(_misfits(ctx), key=lambda m: _rank(m[0])):
         part = next((p for p in ATTENTION if f".{p}." in name), None)
         if part is None or not name.endswith(".weight") or len(shape) != 2:
             continue
