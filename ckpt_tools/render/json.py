@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import ckpt_tools
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from ckpt_tools.render import Style
 
 SCHEMA = "ckpt-tools/report.v1"
+#: What JSON lets through and a terminal or an encoder doesn't bear: C1 controls, marks that turn text, lone surrogates.
+_UNSAFE = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def finding_json(finding: Finding) -> dict[str, Any]:
@@ -88,7 +91,8 @@ def render(reports: Sequence[Report], style: Style) -> str:
     data: Any = [report_json(r) for r in reports]
     if not style.many and len(reports) == 1:
         data = data[0]
-    return json.dumps(data, indent=2, ensure_ascii=False, default=_plain)
+    text = json.dumps(data, indent=2, ensure_ascii=False, default=_plain)
+    return _UNSAFE.sub(lambda m: f"\\u{ord(m.group()):04x}", text)
 
 
 def _plain(value: Any) -> Any:
