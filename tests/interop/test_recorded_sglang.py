@@ -123,7 +123,7 @@ def test_the_load_map_agrees_with_the_loader_on_every_parameter_and_tensor(folde
 @pytest.mark.parametrize(("folder", "version"), RECORDINGS)
 def test_the_recordings_hold_every_kind_of_answer(folder: str, version: str) -> None:
     answers = recording(folder, version).values()
-    assert sum("refused" not in answer for answer in answers) > 700
+    assert sum("refused" not in answer for answer in answers) > 500
     assert {answer["stage"] for answer in answers if "refused" in answer} == {"config", "class", "load"}
     states = {unfilled for answer in answers for _, unfilled, _ in answer.get("params", {}).values()}
     assert {0.0, 1.0} < states  # full, empty, and in between

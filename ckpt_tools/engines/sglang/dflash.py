@@ -93,7 +93,7 @@ def _layer(
     out |= modules.row(f"{name}.self_attn.o_proj", heads * head_dim, hidden, method, bias=bias)
     for norm in ("q_norm", "k_norm"):  # always there
         out |= modules.norm(f"{name}.self_attn.{norm}", head_dim)
-    modules.check_rope(config, features)
+    modules.check_rope(config, features, reads_theta=features.dflash_rope_theta)
     if features.dflash_layer_types:
         _check_layer_type(index, config)
     if block.sinks:

@@ -40,6 +40,8 @@ class Features:
             configs/model_config.py ``_derive_model_shapes``).
         remote_code_raises: A module that ``auto_map`` names and that can't be had raises (0.5.9, model_loader/utils.py); from 0.5.10
             it is logged.
+        dflash_rope_theta: The rope base is read from ``rope_parameters`` (0.5.13, models/dflash.py:98); before, from an attribute
+            that transformers 5 no longer sets, so it is 1000000 whatever the config says (0.5.11:93).
         dflash_layer_types: ``layer_types`` and sliding windows are read (0.5.14, models/dflash.py).
         dflash_encoder_names: ``encoder.*`` names are accepted (0.5.18, models/dflash.py).
         dflash_quantized: DFlash layers go through the quantisation method (0.5.15, models/dflash.py).
@@ -63,6 +65,7 @@ class Features:
     mla_parallel_fc: bool
     eager_head_dim: bool
     remote_code_raises: bool
+    dflash_rope_theta: bool
     dflash_layer_types: bool
     dflash_encoder_names: bool
     dflash_quantized: bool
@@ -94,6 +97,7 @@ def features(engine: Engine) -> Features:
         mla_parallel_fc=version >= parse("0.5.15"),
         eager_head_dim=version < parse("0.5.14"),
         remote_code_raises=version < parse("0.5.10"),
+        dflash_rope_theta=version >= parse("0.5.13"),
         dflash_layer_types=fact("dflash.sliding_window"),
         dflash_encoder_names=fact("dflash.encoder_aliases"),
         dflash_quantized=version >= parse("0.5.15"),

@@ -62,9 +62,9 @@ def build(name: str, config: HfConfig, features: Features, quantization: Quantiz
     ):  # :173-180
         out |= modules.norm("model.input_norm", wide * aux)
     if features.fc_norm and (config.get("fc_norm") or config.get("use_aux_norm", False)):  # :185-196
-        for j in range(aux):
+        for j in range(modules.repeated(aux)):
             out |= modules.norm(f"model.fc_norm.{j}", wide)
-    for i in range(layers):
+    for i in range(modules.repeated(layers)):
         layer = f"model.layers.{i}" if features.layers else "model.midlayer"
         out |= _layer(layer, i, config, features, quantization)
     out |= modules.norm("model.norm", hidden)

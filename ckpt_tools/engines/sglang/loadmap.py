@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from ckpt_tools.engines.sglang.features import Features
     from ckpt_tools.engines.sglang.hf import HfConfig
     from ckpt_tools.engines.sglang.parameters import Model
+    from ckpt_tools.engines.sglang.refusal import Stage
     from ckpt_tools.model import Checkpoint, Engine, Target, TensorInfo
 
 EAGLE3 = (*llama_eagle3.CLASSES, *mla_eagle3.CLASSES)
@@ -77,7 +79,7 @@ def load_map(
         Parameters under SGLang's own names. After a refusal while loading, what was filled until then. A class that no draft is
         served by (``MODELLED`` lacks it) has no parameters, no refusal and its name as ``architecture``.
     """
-    names = tuple(tensor.name for tensor in load_order(checkpoint))
+    names = tuple(checkpoint.tensors)
     built = Built()
     try:
         _build(built, engine, checkpoint)
@@ -128,23 +130,40 @@ def _build(built: Built, engine: Engine, checkpoint: Checkpoint) -> None:
         Refused: At stage ``config`` or ``class``.
     """
     switches = features(engine)
-    config = built.config = hf.read(checkpoint.config or {}, switches.transformers, checkpoint.root)
-    given = config.get("architectures")
     registered = architectures.registered(engine.version)
-    architectures.check(given)
-    model_config.derive(config, switches, given, registered)
-    quantized = quantization.resolve(model_config.quantization_config(config), switches)
-    name = built.name = architectures.choose(config, registered, switches)
-    if name in _FAMILIES and quantized.modelled:
-        built.model = _FAMILIES[name].build(name, config, switches, quantized)
+    with _values_as_in_the_engine("config"):
+        config = built.config = hf.read(checkpoint.config or {}, switches.transformers, checkpoint.root)
+        given = config.get("architectures")
+        architectures.check(given)
+        model_config.derive(config, switches, given, registered)
+        quantized = quantization.resolve(model_config.quantization_config(config), switches)
+    with _values_as_in_the_engine("class"):
+        name = built.name = architectures.choose(config, registered, switches)
+        if name in _FAMILIES and quantized.modelled:
+            built.model = _FAMILIES[name].build(name, config, switches, quantized)
+
+
+@contextmanager
+def _values_as_in_the_engine(stage: Stage) -> Iterator[None]:
+    """A config value that no expression here can take (a list for a width) is one that the engine's own can't."""
+    try:
+        yield
+    except (TypeError, AttributeError, ValueError, LookupError, ArithmeticError) as error:
+        raise Refused(type(error).__name__, str(error), stage) from error
 
 
 def load_order(checkpoint: Checkpoint) -> Iterator[TensorInfo]:
-    """Files in order, and in each the tensors by name, as ``safe_open.keys`` gives them (model_loader/weight_utils.py:1354)."""
-    files: dict[str, list[TensorInfo]] = {file.name: [] for file in checkpoint.weight_files}
+    """Files in order, and in each the tensors by name, as ``safe_open.keys`` gives them (model_loader/weight_utils.py:1354).
+
+    Pickles are read only where there is no safetensors file (model_loader/loader.py:490-553).
+    """
+    files = checkpoint.weight_files
+    chosen = [file for file in files if file.kind == "safetensors"] or list(files)
+    grouped: dict[str, list[TensorInfo]] = {file.name: [] for file in chosen}
     for tensor in checkpoint.tensors.values():
-        files[tensor.file].append(tensor)
-    for tensors in files.values():
+        if tensor.file in grouped:
+            grouped[tensor.file].append(tensor)
+    for tensors in grouped.values():
         yield from sorted(tensors, key=lambda tensor: tensor.name)
 
 

@@ -45,7 +45,7 @@ def build(name: str, config: HfConfig, features: Features, quantization: Quantiz
     else:
         out |= modules.torch_linear("model.fc", wide * aux, hidden, bias=bias)
     if features.mla_fc_norm and (config.get("fc_norm") or config.get("use_aux_norm", False)):  # :230-241
-        for j in range(aux):
+        for j in range(modules.repeated(aux)):
             out |= modules.norm(f"model.fc_norm.{j}", wide)
     if config.need("num_hidden_layers") != 1:  # :243
         raise Refused("ValueError", "EAGLE3 currently only supports 1 layer", "class")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ckpt_tools.engines.sglang.quantization import Method
 
 Parameters = dict[str, Parameter]
+MOST_MODULES = 10_000
 PADDING = 64  # layers/vocab_parallel_embedding.py:48 DEFAULT_VOCAB_PADDING_SIZE
 
 
@@ -108,11 +109,17 @@ def attention_scales(name: str) -> Parameters:
 
 def layer_count(config: HfConfig) -> int:
     """``range(num_hidden_layers)``."""
-    count = config.need("num_hidden_layers")
+    return repeated(config.need("num_hidden_layers"))
+
+
+def repeated(count: Any) -> int:
+    """How often a module is built; more than any memory holds is refused as by a server that runs out of it."""
     if not isinstance(count, int):
         raise Refused(
             "TypeError", f"'{type(count).__name__}' object cannot be interpreted as an integer", "class"
         )
+    if count > MOST_MODULES:
+        raise Refused("MemoryError", f"{count} modules", "class")
     return count
 
 
@@ -141,8 +148,8 @@ _ROPE_KEYS_BEFORE_5 = {
 }
 
 
-def check_rope(config: HfConfig, features: Features) -> None:
-    """What ``get_rope`` refuses."""
+def check_rope(config: HfConfig, features: Features, *, reads_theta: bool = True) -> None:
+    """What ``get_rope`` refuses; a class that doesn't read the base uses one of its own."""
     scaling = config.get("rope_parameters") if features.rope_parameters else None
     theta = scaling.get("rope_theta", 10000) if scaling else config.get("rope_theta", 10000)
     if scaling is None:
@@ -155,7 +162,7 @@ def check_rope(config: HfConfig, features: Features) -> None:
             for key in _ROPE_KEYS_BEFORE_5.get(kind, ()):
                 if key not in scaling:
                     raise Refused("KeyError", f"'{key}'", "class")
-    if theta is None:
+    if reads_theta and theta is None:
         raise Refused(
             "TypeError", "unsupported operand type(s) for ** or pow(): 'NoneType' and 'Tensor'", "class"
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ckpt_tools.engines import load_map, resolve
 from ckpt_tools.engines.sglang import ENGINE, MODELLED, parameter_shapes
@@ -239,3 +241,32 @@ def test_a_quantisation_that_is_not_mapped_says_nothing() -> None:
 def test_compression_config_counts_too() -> None:
     found = mapped(draft(names(), compression_config={"quant_method": "nonsense"}))
     assert found.refused == "ValueError: Unknown quantization method: nonsense."
+
+
+def test_more_layers_than_any_memory_holds() -> None:
+    found = mapped(draft(names(), num_hidden_layers=10**12))
+    assert found.refused == "MemoryError: 1000000000000 modules"
+
+
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(-2, 300), st.floats(allow_nan=False), st.text(max_size=3),
+    st.lists(st.integers(-1, 5), max_size=3), st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+)  # fmt: skip
+FIELDS = (*CONFIG, "eagle_config", "target_hidden_size", "num_aux_hidden_states", "fc_norm", "bias", "rope_scaling", "rope_parameters",
+          "quantization_config", "hot_vocab_size", "dflash_config", "markov_rank", "q_lora_rank", "text_config", "layer_types",
+          "auto_map")  # fmt: skip
+
+
+@given(
+    config=st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=3),
+    architecture=st.sampled_from(MODELLED),
+    model_type=st.sampled_from(["llama", "qwen3", "kimi_k2", "deepseek_v3"]),
+    version=st.sampled_from(["0.5.9", "0.5.12", "0.5.23"]),
+)
+def test_no_config_crashes_it(
+    config: dict[str, Any], architecture: str, model_type: str, version: str
+) -> None:
+    given_ = {"architectures": [architecture], "model_type": model_type} | config
+    found = mapped(draft(names(), CONFIG | given_), f"sglang=={version}")
+    assert found.refused is not None or found.parameters or found.architecture is not None
+    assert set(found.unused) <= set(names())
