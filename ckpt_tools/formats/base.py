@@ -29,6 +29,13 @@ class Seen:
     config: Mapping[str, Any] | None
     tensors: Mapping[str, TensorInfo]
     extra: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+    files: tuple[str, ...] = ()
+    wrapper: str = ""
+
+    @property
+    def whole(self) -> bool:
+        """Whether both halves are there."""
+        return self.config is not None and bool(self.tensors)
 
 
 def pointer(config: Mapping[str, Any], path: str) -> Any:
@@ -126,6 +133,11 @@ def architecture_not(*names: str) -> Clue:
     return replace(architecture_is(*names), absent=True, says="architectures names no other format's class")
 
 
+def has_file(name: str, says: str, weight: int = 1) -> Clue:
+    """A file of this name lies beside the weights."""
+    return Clue("any", name, says, lambda seen: name in seen.files, weight=weight)
+
+
 def any_of(says: str, *clues: Clue) -> Clue:
     """At least one of the clues holds; undecided only when all of them are."""
 
@@ -160,6 +172,11 @@ class Variant:
         names: Tensor naming.
         drops: Patterns of tensors that are never carried over, with the reason.
         architecture: Written as ``architectures[0]``; ``None`` when the writer decides.
+        within: Patterns of the tensors that are the draft's own, for a draft inside a target's files; the others are the
+            target's and are left alone. Empty when all of them are the draft's.
+        read_only: Recognised and read; nothing is written this way.
+        omits: Patterns of canonical tensors that the format has no room for, with the reason; they are left behind.
+        needs: Canonical tensors that the format's readers can't do without: derived or refused.
     """
 
     algorithm: str
@@ -169,6 +186,10 @@ class Variant:
     layer_type: str | None = None
     drops: tuple[tuple[str, str], ...] = ()
     architecture: str | None = None
+    within: tuple[str, ...] = ()
+    read_only: bool = False
+    omits: tuple[tuple[str, str], ...] = ()
+    needs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -200,6 +221,7 @@ class Limit:
         lost: Says what of this draft would be lost, or ``None`` when nothing would.
         hint: The way out.
         severity: ``error`` refuses; ``warning`` and ``info`` let through.
+        algorithms: The algorithms that it is about; empty for all.
     """
 
     code: str
@@ -207,6 +229,43 @@ class Limit:
     lost: Callable[[DraftFacts, Mapping[str, str]], str | None]
     hint: str
     severity: str = "error"
+    algorithms: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Caution:
+    """What a format's files leave open or get wrong, said when a draft in it is converted.
+
+    Attributes:
+        code: Finding code.
+        says: What is open in this draft, or ``None`` when nothing is.
+        hint: The way out.
+        pointer: The config field that it is about.
+        severity: ``error`` where it is certain, ``warning`` where the files can't tell.
+        repair: The repair that settles it; with it asked for, the caution isn't said.
+        algorithms: The algorithms that it is about; empty for all.
+    """
+
+    code: str
+    says: Callable[[DraftFacts, Mapping[str, Any]], str | None]
+    hint: str
+    pointer: str | None = None
+    severity: str = "warning"
+    repair: str | None = None
+    algorithms: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Implied:
+    """What every reader of a format takes where its config is silent; a conversion states it.
+
+    Attributes:
+        facts: The facts with the silent ones filled in (only those).
+        reason: Why, with the reference.
+    """
+
+    facts: Callable[[DraftFacts, str], DraftFacts]
+    reason: str
 
 
 Writer = Callable[["WriteRequest"], dict[str, Any]]
@@ -223,6 +282,7 @@ class WriteRequest:
     source_config: Mapping[str, Any]
     nested_ids: tuple[int, ...] | None
     top_level_ids: tuple[int, ...] | None
+    tensors: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -238,8 +298,13 @@ class Format:
         references: Where each convention was read (project, version, file:line).
         schema: Name of the config's JSON Schema in ``schemas/``.
         write: Canonical facts to config; ``None`` for a format that is only read.
-        engine: The engine that its folders are for, whose rules decide capture ids and limits.
+        engine: The engine that its folders are for, whose rules decide capture ids and first releases; ``None`` for a
+            framework's own layout, where its own convention does.
         limits: What it can't carry.
+        cautions: What its own files leave open.
+        implied: What its readers take where a config is silent.
+        sorted_rows: Its readers take the head's rows in the order of ``t2d``, so ``d2t`` has to ascend.
+        fixed_capture: Its readers capture the default layers whatever a config says.
     """
 
     name: str
@@ -252,3 +317,7 @@ class Format:
     write: Writer | None = None
     engine: str | None = None
     limits: tuple[Limit, ...] = ()
+    cautions: tuple[Caution, ...] = ()
+    implied: Implied | None = None
+    sorted_rows: bool = False
+    fixed_capture: bool = False

@@ -79,13 +79,16 @@ class Detection:
 
     @property
     def rivals(self) -> tuple[Match, ...]:
-        """Other formats that score as high as the best."""
+        """Other formats that it may as well be: those that score as high as the best; with the config or the weights
+        missing all that fit, because the half that would decide isn't there."""
         best = self.best
         if best is None:
             return ()
-        return tuple(
-            m for m in self.matches[1:] if m.score == best.score and m.format.name != best.format.name
-        )
+        others: dict[str, Match] = {}
+        for m in self.matches[1:]:
+            if m.format.name != best.format.name and (m.score == best.score or not self.seen.whole):
+                others.setdefault(m.format.name, m)
+        return tuple(others.values())
 
 
 def _match(form: Format, variant: Variant, seen: Seen) -> Match | None:
@@ -106,7 +109,9 @@ def detect(checkpoint: Checkpoint) -> Detection:
     wrapper = unwrap(checkpoint.tensors)
     raw = {bare: native for native, bare in wrapper.names.items()}
     tensors: dict[str, TensorInfo] = {name: checkpoint.tensors[native] for name, native in raw.items()}
-    seen = Seen(checkpoint.config, tensors, checkpoint.extra)
+    seen = Seen(
+        checkpoint.config, tensors, checkpoint.extra, tuple(f.name for f in checkpoint.files), wrapper.prefix
+    )
     matches = [
         m for form in formats().values() for v in form.variants if (m := _match(form, v, seen)) is not None
     ]
@@ -127,10 +132,24 @@ def read_draft(
     best = detection.best
     if best is None:
         return None
-    form, variant = best.format, best.variant
+    return read_as(checkpoint, detection, best.format, best.variant, best.evidence, target, convention)
+
+
+def read_as(
+    checkpoint: Checkpoint,
+    detection: Detection,
+    form: Format,
+    variant: Variant,
+    evidence: tuple[Evidence, ...] = (),
+    target: Target | None = None,
+    convention: CaptureConvention | None = None,
+) -> Draft:
+    """Read a checkpoint as a given format's variant, whatever recognition makes of it."""
     kept: dict[str, str] = {}
     dropped: dict[str, str] = {}
     for name, native in detection.raw.items():
+        if variant.within and not any(fits(pattern, name) for pattern in variant.within):
+            continue
         reason = next((why for pattern, why in variant.drops if fits(pattern, name)), None)
         if reason is None:
             kept[name] = native
@@ -150,7 +169,7 @@ def read_draft(
     return Draft(
         format=form.name,
         algorithm=variant.algorithm,
-        evidence=best.evidence,
+        evidence=evidence,
         facts=facts,
         tensors=tensors,
         unknown=tuple(kept[n] for n in mapped.unknown),
@@ -174,11 +193,12 @@ def _rival_findings(detection: Detection) -> list[Finding]:
             "CFG001",
             "format-ambiguous",
             Severity.INFO,
-            f"these files fit {1 + len(detection.rivals)} formats equally: {listed}",
+            f"these files fit {1 + len(detection.rivals)} formats"
+            f"{' equally' if detection.seen.whole else ', and the half that would decide is missing'}: {listed}",
             Location("config.json" if detection.seen.config is not None else None),
             hint=f"read as {best.format.name}; a config.json with its framework's fields would decide",
         )
     ]
 
 
-__all__ = ["Detection", "DraftFacts", "Match", "detect", "formats", "read_draft"]
+__all__ = ["Detection", "DraftFacts", "Match", "detect", "formats", "read_as", "read_draft"]
