@@ -62,9 +62,13 @@ def _one(report: Report, style: Style) -> Iterator[str]:
             yield f"\n{escape(report.error.hint)}"
     shown = [f for f in report.findings if style.verbosity >= 0 or f.severity.value != "info"]
     if shown:
+        several = len(report.engines) > 1
         yield from _table(
             ("", "code", "where", "finding"),
-            ((f.severity.value, f"[{f.code}]({page_url(f.code)})", _place(f), _said(f)) for f in shown),
+            (
+                (f.severity.value, f"[{f.code}]({page_url(f.code)})", _place(f), _said(f, several))
+                for f in shown
+            ),
         )
         yield ""
     said = counted(report.findings)
@@ -92,11 +96,11 @@ def _place(finding: Finding) -> str:
     return cell(spot(finding)) if spot(finding) else ""
 
 
-def _said(finding: Finding) -> str:
+def _said(finding: Finding, several: bool) -> str:
     text = escape(finding.message)
     if finding.hint:
         text += f"<br>*{escape(finding.hint)}*"
-    if finding.engine:
+    if finding.engine and several:
         text += f"<br><sub>{escape(finding.engine)}</sub>"
     return text
 

@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 import io
-import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from ckpt_tools.render._layout import columns, together, wrapped
+from ckpt_tools.render._text import (
+    counted,
+    engine_line,
+    kind_of,
+    line,
+    rope,
+    short,
+    size,
+    spot,
+    target_line,
+    visible,
+)
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ckpt_tools.model import Finding, Report
     from ckpt_tools.render import Style
 
+#: A line and its style.
+Line = tuple[str, str]
+
 _COLOR = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+_FILL = {"nothing": "red", "partly": "red", "default": "yellow"}
 _FACTS = (
     "num_layers",
     "hidden_size",
@@ -44,208 +61,232 @@ def render(reports: Sequence[Report], style: Style) -> str:
     out = io.StringIO()
     console = Console(
         file=out,
-        width=style.width,
+        width=1 << 16,  # lines are wrapped here, where names are known
         force_terminal=style.color,
         no_color=not style.color,
         color_system="standard" if style.color else None,
         highlight=False,
-        soft_wrap=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=True,
     )
     for i, report in enumerate(reports):
         if i:
             console.print()
-        _one(console, report, style)
+        for text, colour in _lines(report, style):
+            console.print(_coloured(text, colour))
     return out.getvalue().rstrip("\n")
 
 
-def _one(console: Console, report: Report, style: Style) -> None:
+def _coloured(text: str, colour: str) -> Text:
+    """A line in its colour; of ``error[CODE]: message`` only the head has it."""
+    if colour in _COLOR:
+        head, bracket, rest = text.partition("]")
+        return Text.assemble((head + bracket, _COLOR[colour]), rest)
+    return Text(text, style=colour)
+
+
+def _lines(report: Report, style: Style) -> Iterator[Line]:
     if style.verbosity >= 0:
-        _head(console, report)
-        _sections(console, report, style)
+        yield from _head(report)
+        yield from _sections(report, style)
     for finding in report.findings:
-        if style.verbosity < 0 and finding.severity.value == "info":
-            continue
-        _finding(console, finding, style)
+        if style.verbosity >= 0 or finding.severity.value != "info":
+            yield from _finding(finding, style)
     if style.verbosity > 0:
-        for skipped in report.skipped:
-            console.print(Text(f"skipped {skipped.code}: {skipped.reason}", style="dim"))
-    _verdict(console, report)
+        yield from _skipped(report, style)
+    yield from _verdict(report, style)
 
 
-def _head(console: Console, report: Report) -> None:
-    subject = report.subject
-    what = " ".join(x for x in (subject.format, subject.algorithm) if x) or "unrecognised"
-    console.print(Text.assemble((subject.path, "bold"), f"  {what}"))
+def _head(report: Report) -> Iterator[Line]:
+    yield f"{visible(report.subject.path)}  {kind_of(report) or 'unrecognised'}", "bold"
     for engine in report.engines:
-        note = "" if engine.contract == engine.version else f", answered by the contract of {engine.contract}"
-        console.print(f"  engine {engine} ({engine.why}{note})")
+        yield f"  engine {engine_line(engine)}", ""
     if report.target is not None:
-        t = report.target
-        named = f" {t.architectures[0]}" if t.architectures else ""
-        console.print(f"  target {t.id}{named} ({t.origin})")
+        yield f"  target {target_line(report.target)}", ""
 
 
-def _sections(console: Console, report: Report, style: Style) -> None:
+def _sections(report: Report, style: Style) -> Iterator[Line]:
     facts = report.facts
     if report.command == "inspect":
-        _inspect(console, facts, style)
+        yield from _inspect(facts, style)
     if facts.get("plan") is not None:
-        _plan(console, facts)
+        yield from _plan(facts, style)
     if facts.get("load") is not None and (report.command == "inspect" or style.verbosity > 0):
-        _load(console, facts["load"])
+        for engine, load in (facts.get("loads") or {"": facts["load"]}).items():
+            yield from _load(engine, load, style)
     for name, rows in (facts.get("tables") or {}).items():
-        _grid(console, name, rows)
+        yield from _grid(name, rows, style)
 
 
-def _inspect(console: Console, facts: Mapping[str, Any], style: Style) -> None:
+def _plain(lines: Iterable[str], colour: str = "") -> Iterator[Line]:
+    return ((text, colour) for text in lines)
+
+
+def _inspect(facts: Mapping[str, Any], style: Style) -> Iterator[Line]:
     if "training_output" in facts:
-        _training(console, facts["training_output"])
+        yield from _training(facts["training_output"])
         return
-    size = facts["total_bytes"]
     dtypes = ", ".join(f"{n} {d}" for d, n in facts["dtypes"].items())
-    console.print(
-        f"  {facts['num_tensors']} tensors ({dtypes}), {facts['num_parameters']:,} parameters, {_bytes(size)}"
+    yield (
+        f"  {facts['num_tensors']} tensors ({dtypes}), {facts['num_parameters']:,} parameters, "
+        f"{size(facts['total_bytes'])}",
+        "",
     )
     if facts.get("wrapper"):
-        console.print(f"  wrapper prefix {facts['wrapper']}")
+        yield f"  wrapper prefix {visible(facts['wrapper'])}", ""
     draft = facts.get("draft")
     if draft:
-        table = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
-        for key in _FACTS:
-            if draft.get(key) is not None:
-                value = draft[key]
-                if key == "capture_layers":
-                    value = f"{value} ({draft['capture_convention']} ids)"
-                table.add_row(Text(key, style="dim"), Text(_short(value)))
-        console.print(table)
-    for e in facts.get("evidence", []) if style.verbosity >= 0 else []:
-        console.print(Text(f"  {e['kind']} {e['key']}: {e['says']}", style="dim"))
-    for t in facts.get("tensors", []):
-        renamed = f"  = {t['canonical']}" if t["canonical"] and t["canonical"] != t["name"] else ""
-        console.print(f"  {t['name']}  {t['dtype']} {t['shape']}{renamed}")
-    for name, s in facts.get("stats", {}).items():
-        console.print(f"  {name}  " + "  ".join(f"{k} {_short(v)}" for k, v in (s or {}).items()))
+        yield from _plain(
+            columns([(k, _fact(k, draft)) for k in _FACTS if draft.get(k) is not None], style.width)
+        )
+    for e in facts.get("evidence", []):
+        yield from _plain(
+            wrapped(f"{e['kind']} {e['key']}: {line(e['says'])}", style.width, "  ", "    "), "dim"
+        )
+    yield from _plain(columns([_tensor(t) for t in facts.get("tensors", [])], style.width))
+    yield from _stats(facts.get("stats") or {})
 
 
-def _training(console: Console, out: Mapping[str, Any]) -> None:
-    console.print(f"  a training output of {out['framework']}: {len(out['epochs'])} checkpoints")
+def _fact(key: str, draft: Mapping[str, Any]) -> str:
+    value = draft[key]
+    if key == "capture_layers":
+        return f"{short(value)} ({draft['capture_convention']} ids)"
+    return rope(value) if key == "rope" else short(value)
+
+
+def _tensor(t: Mapping[str, Any]) -> tuple[str, ...]:
+    renamed = t["canonical"] if t["canonical"] != t["name"] else None
+    shape = "[" + ", ".join(map(str, t["shape"])) + "]"
+    return visible(t["name"]), t["dtype"], shape, f"= {visible(renamed)}" if renamed else ""
+
+
+def _stats(stats: Mapping[str, Any]) -> Iterator[Line]:
+    if not stats:
+        return
+    figures, counts = ("min", "mean", "max", "rms"), ("zero", "nan", "inf")
+    rows: list[tuple[str, ...]] = [("tensor", *figures, *counts)]
+    for name, s in stats.items():
+        known = s or dict.fromkeys((*figures, *counts))
+        cells = [f"{known[k]:.3g}" if known[k] is not None else "–" for k in figures]
+        cells += [f"{known[k]:,}" if known[k] is not None else "–" for k in counts]
+        rows.append((visible(name), *cells))
+    # A row of numbers is read as a row: too narrow a terminal wraps it.
+    yield from _plain(columns(rows, sys.maxsize))
+
+
+def _training(out: Mapping[str, Any]) -> Iterator[Line]:
+    yield f"  a training output of {out['framework']}: {len(out['epochs'])} checkpoints", ""
     for epoch in out["epochs"]:
         mark = " (best)" if out["best"] == epoch["path"].rsplit("/", 1)[-1] else ""
         shown = ", ".join(
             f"{k} {v:.4g}" for k, v in list(epoch["metrics"].items())[:6] if isinstance(v, (int, float))
         )
-        console.print(f"  {epoch['path']}{mark}  {shown}")
-    console.print(f"  next: {out['next']}")
+        yield f"  {visible(epoch['path'])}{mark}  {visible(shown)}", ""
+    yield f"  next: {visible(out['next'])}", ""
 
 
-def _plan(console: Console, facts: Mapping[str, Any]) -> None:
+def _plan(facts: Mapping[str, Any], style: Style) -> Iterator[Line]:
     plan = facts["plan"]
     renamed = [r for r in plan["renames"] if r["from"] != r["to"]]
-    parts = [
-        f"{len(renamed)} renamed",
-        f"{len(plan['copies'])} under a second name",
-        f"{len(plan['drops'])} dropped",
-        f"{len(plan['synthesised'])} derived",
-        f"{len(plan['casts'])} cast",
-    ]
-    console.print(
-        f"  {plan['from']} → {plan['to']}: {len(plan['renames'])} tensors, "
-        + ", ".join(p for p in parts if p[0] != "0")
+    counts = (
+        (len(renamed), "renamed"),
+        (len(plan["copies"]), "under a second name"),
+        (len(plan["drops"]), "dropped"),
+        (len(plan["synthesised"]), "derived"),
+        (len(plan["casts"]), "cast"),
     )
-    for r in renamed:
-        console.print(Text(f"  {r['from']} → {r['to']}", style="dim"))
-    for r in plan["copies"]:
-        console.print(Text(f"  {r['from']} → also {r['to']}", style="dim"))
+    said = ", ".join(f"{n} {what}" for n, what in counts if n)
+    yield f"  {plan['from']} → {plan['to']}: {len(plan['renames'])} tensors{', ' + said if said else ''}", ""
+    rows = [(visible(r["from"]), f"→ {visible(r['to'])}") for r in renamed]
+    rows += [(visible(r["from"]), f"→ also {visible(r['to'])}") for r in plan["copies"]]
+    yield from _plain(columns(rows, style.width), "dim")
     for d in plan["drops"]:
-        console.print(Text(f"  drop {d['tensor']}: {d['reason']}", style="dim"))
+        yield from _plain(
+            wrapped(f"drop {visible(d['tensor'])}: {line(d['reason'])}", style.width, "  ", "    "), "dim"
+        )
     for s in plan["synthesised"]:
-        console.print(Text(f"  derive {s['tensor']}: {s['how']}", style="dim"))
+        yield from _plain(
+            wrapped(f"derive {visible(s['tensor'])}: {line(s['how'])}", style.width, "  ", "    "), "dim"
+        )
     if plan["launch_flags"]:
-        console.print(f"  serve with {' '.join(plan['launch_flags'])}")
+        yield f"  serve with {visible(' '.join(plan['launch_flags']))}", ""
     if plan["bytes_copied"] is not None:
-        console.print(f"  {_bytes(plan['bytes_shared'])} shared, {_bytes(plan['bytes_copied'])} copied")
+        yield f"  {size(plan['bytes_shared'])} shared, {size(plan['bytes_copied'])} copied", ""
     if facts.get("written"):
-        console.print(Text(f"  written to {facts['written']}", style="green"))
+        yield f"  written to {visible(facts['written'])}", "green"
 
 
-def _load(console: Console, load: Mapping[str, Any]) -> None:
+def _load(engine: str, load: Mapping[str, Any], style: Style) -> Iterator[Line]:
+    if engine:
+        yield f"  {engine}:", "bold"
     if load["refused"]:
-        console.print(f"  refused: {load['refused']}")
-    table = Table(box=None, padding=(0, 2, 0, 2))
-    for column in ("parameter", "filled by", "from"):
-        table.add_column(column, style="dim" if column == "from" else "")
+        yield from _plain(wrapped(f"refused: {line(load['refused'])}", style.width, "  ", "    "), "red")
+    rows = [("parameter", "filled by", "from")]
     for name, fill in load["parameters"].items():
-        table.add_row(name, fill["filled_by"], ", ".join(fill["from"]))
-    if load["parameters"]:
-        console.print(table)
+        source = together([visible(n) for n in fill["from"]])
+        cut = f" ({line(fill['cut'])})" if fill.get("cut") else ""
+        rows.append((visible(name), fill["filled_by"], source + cut))
+    if len(rows) > 1:
+        fills = {visible(n): f["filled_by"] for n, f in load["parameters"].items()}
+        for text in columns(rows, style.width):
+            yield text, _FILL.get(fills.get(text.split()[0], ""), "")
     if load["unused"]:
-        console.print(f"  unused: {', '.join(load['unused'])}")
+        names = ", ".join(visible(n) for n in load["unused"])
+        yield from _plain(wrapped(f"unused: {names}", style.width, "  ", "    "))
 
 
-def _grid(console: Console, title: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    if not rows:
-        return
-    table = Table(box=None, padding=(0, 2, 0, 2), title=title, title_justify="left")
-    for column in rows[0]:
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*(_short(v) for v in row.values()))
-    console.print(table)
+def _grid(title: str, rows: Sequence[Mapping[str, Any]], style: Style) -> Iterator[Line]:
+    if rows:
+        yield f"  {title}", "bold"
+        yield from _plain(
+            columns([tuple(rows[0]), *(tuple(map(short, r.values())) for r in rows)], style.width)
+        )
 
 
-def _finding(console: Console, finding: Finding, style: Style) -> None:
-    head = Text.assemble(
-        (f"{finding.severity.value}[{finding.code}]", _COLOR[finding.severity.value]),
-        f": {finding.message}",
-    )
-    console.print(head)
-    where = finding.location
-    place = where.file or ""
-    if where.line is not None:
-        place += f":{where.line}"
-    if where.pointer:
-        place += f"  {where.pointer}"
-    if where.tensor:
-        place += f"  {where.tensor}"
-    if style.verbosity > 0:
-        if place.strip():
-            console.print(Text(f"  --> {place.strip()}", style="blue"))
-        if finding.engine:
-            console.print(Text(f"   = engine: {finding.engine}"))
+def _finding(finding: Finding, style: Style) -> Iterator[Line]:
+    level = finding.severity.value
+    first, *rest = wrapped(f"{level}[{finding.code}]: {line(finding.message)}", style.width, rest="  ")
+    yield first, level
+    yield from _plain(rest)
+    if style.verbosity <= 0:
         if finding.hint:
-            console.print(Text(f"   = help: {finding.hint}"))
-        console.print(Text(f"   = help: ckpt explain {finding.code}", style="dim"))
-    elif finding.hint:
-        console.print(Text(f"  hint: {finding.hint}", style="dim"))
+            yield from _plain(wrapped(f"hint: {line(finding.hint)}", style.width, "  ", "    "), "dim")
+        return
+    if spot(finding):
+        yield f"  --> {spot(finding)}", "blue"
+    for label, text in _details(finding):
+        yield from _plain(wrapped(text, style.width, f"   = {label}: ", " " * 5), "")
 
 
-def _verdict(console: Console, report: Report) -> None:
+def _skipped(report: Report, style: Style) -> Iterator[Line]:
+    reasons: dict[str, list[str]] = {}
+    for skipped in report.skipped:
+        reasons.setdefault(line(skipped.reason), []).append(skipped.code)
+    for reason, codes in reasons.items():
+        yield from _plain(wrapped(f"skipped ({reason}): {', '.join(codes)}", style.width, rest="  "), "dim")
+
+
+def _details(finding: Finding) -> Iterator[tuple[str, str]]:
+    if finding.engine:
+        yield "engine", visible(finding.engine)
+    if finding.hint:
+        yield "help", line(finding.hint)
+    if finding.fix is not None:
+        yield "fix", f"{line(finding.fix.command)}{'' if finding.fix.safe else ' (look at its result)'}"
+    yield "see", f"ckpt explain {finding.code}"
+
+
+def _verdict(report: Report, style: Style) -> Iterator[Line]:
     if report.error is not None:
-        console.print(Text(f"error: {report.error.message}", style="bold red"))
+        yield from _plain(wrapped(f"error: {line(report.error.message)}", style.width, rest="  "), "bold red")
         if report.error.hint:
-            console.print(f"hint: {report.error.hint}")
+            yield from _plain(wrapped(f"hint: {line(report.error.hint)}", style.width, rest="  "))
         return
     if report.command == "inspect" and not report.findings:
         return
-    counts = {s: sum(f.severity.value == s for f in report.findings) for s in ("error", "warning", "info")}
-    listed = ", ".join(f"{n} {s}{'s' if n != 1 and s != 'info' else ''}" for s, n in counts.items() if n)
-    colour = "green" if report.verdict == "pass" else "bold red"
-    console.print(Text(f"{report.verdict}{': ' + listed if listed else ''}", style=colour))
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if hasattr(value, "items"):
-        return json.dumps({k: v for k, v in value.items() if v is not None}, ensure_ascii=False)
-    return str(value)
-
-
-def _bytes(n: int) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if n < 1000:
-            return f"{n:.3g} {unit}" if unit != "B" else f"{n} B"
-        n /= 1000  # type: ignore[assignment]
-    return f"{n:.3g} TB"
+    said = counted(report.findings)
+    yield (
+        f"{report.verdict}{': ' + said if said else ''}",
+        "green" if report.verdict == "pass" else "bold red",
+    )
