@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ckpt_tools.forward._torch import torch
 from ckpt_tools.forward.heads import EagleHead
 from ckpt_tools.forward.layers import StaticCache
+from ckpt_tools.forward.parts import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -135,6 +136,19 @@ def _graph(run: Callable[[], None]) -> Callable[[], None]:  # pragma: no cover -
     return graph.replay
 
 
+def _times(run: Callable[[], None], repeats: int, device: torch.device, together: int) -> list[float]:
+    """Seconds per run; `together` runs are queued and timed at once."""
+    for _ in range(3):
+        run()
+    out = []
+    for _ in range(repeats):
+        start = _now(device)
+        for _ in range(together):
+            run()
+        out.append((_now(device) - start) / together)
+    return out
+
+
 @torch.no_grad()
 def time_step(
     head: Head, *, repeats: int = 20, capacity: int = 64, bandwidth: float | None = None
@@ -157,18 +171,15 @@ def time_step(
             head.draft(tokens, aux, 1)
 
     graph = device.type == "cuda" and type(head) is EagleHead
-    if graph:  # pragma: no cover - needs a GPU
-        run = _graph(run)
-    for _ in range(3):
-        run()
-    times = []
-    # replays queue without waiting, so several are timed together
-    together = 10 if graph else 1
-    for _ in range(repeats):
-        start = _now(device)
-        for _ in range(together):
-            run()
-        times.append((_now(device) - start) / together)
+    # one row stands for the table: a step reads one, and rows fetched on demand can't be part of a graph
+    kept = head.embed  # type: ignore[attr-defined]
+    head.embed = Table(torch.zeros(1, head.spec.hidden_size, device=device, dtype=weight.dtype))  # type: ignore[attr-defined]
+    try:
+        if graph:  # pragma: no cover - needs a GPU
+            run = _graph(run)
+        times = _times(run, repeats, device, 10 if graph else 1)
+    finally:
+        head.embed = kept  # type: ignore[attr-defined]
     read = step_bytes(head)
     found = measured_bandwidth(device) if bandwidth is None else bandwidth
     return StepTime(statistics.median(times) * 1e3, read / found * 1e3, read, found, graph)

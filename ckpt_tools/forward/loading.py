@@ -7,8 +7,10 @@ layers fuse them without a copy. Bytes that lie in a file are read straight into
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from ckpt_tools.errors import InputError
@@ -40,7 +42,7 @@ FUSED = (
     ("self_attn.q_a_proj.weight", "self_attn.kv_a_proj_with_mqa.weight"),
     ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
 )
-PIECE = 32 << 20
+PIECE = 16 << 20
 ALIGN = 64
 
 
@@ -98,6 +100,41 @@ def _fill(buffer: memoryview, path: str, start: int) -> None:
             done += got
 
 
+@dataclass(frozen=True)
+class _Job:
+    """Bytes that belong at `at`: given, or at `start` of the file at `source`."""
+
+    at: int
+    size: int
+    source: str | bytes | memoryview
+    start: int = 0
+
+    def fill(self, buffer: memoryview) -> None:
+        """Writes the bytes into a buffer of their size."""
+        if isinstance(self.source, str):
+            _fill(buffer, self.source, self.start)
+        else:
+            buffer[:] = self.source
+
+
+def _place(whole: torch.Tensor, job: _Job) -> None:
+    job.fill(whole[job.at : job.at + job.size].numpy().data)
+
+
+_own = threading.local()
+
+
+def _place_on_gpu(whole: torch.Tensor, job: _Job) -> None:  # pragma: no cover - needs a GPU
+    """Through a pinned buffer and a stream of this thread's own."""
+    if getattr(_own, "buffer", None) is None or _own.buffer.numel() < job.size:
+        _own.buffer = torch.empty(max(PIECE, job.size), dtype=torch.uint8, pin_memory=True)
+    with torch.cuda.device(whole.device), torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+        part = _own.buffer[: job.size]
+        job.fill(part.numpy().data)
+        whole[job.at : job.at + job.size].copy_(part, non_blocking=True)
+        torch.cuda.current_stream().synchronize()
+
+
 def _checked(info: TensorInfo, size: int) -> None:
     if size != info.nbytes:
         raise InputError(
@@ -119,7 +156,7 @@ def load(
     Args:
         infos: Canonical name -> what the header says of it.
         reader: Name in the files -> its bytes, or where they lie in a local file.
-        device: Where the tensors go; on a GPU they travel through pinned memory.
+        device: Where the tensors go.
         dtype: Floating-point tensors are cast to it; `None` keeps theirs.
         threads: Reading threads; `None` is one per core, at most 16.
 
@@ -140,39 +177,24 @@ def load(
         total = total if touching else -(-total // ALIGN) * ALIGN
         offsets[name] = total
         total += infos[name].nbytes
-    target = torch.device(device)
-    pinned = target.type == "cuda"
-    staged = torch.empty(total, dtype=torch.uint8, pin_memory=pinned)
-    view = staged.numpy().data
-    jobs: list[tuple[int, int, str, int]] = []
+    whole = torch.empty(total, dtype=torch.uint8, device=device)
+    place = _place_on_gpu if whole.is_cuda else _place
+    jobs: list[_Job] = []
     for name in names:
         info, at = infos[name], offsets[name]
         source = reader(info.name)
         if isinstance(source, (bytes, memoryview)):
             _checked(info, len(source))
-            view[at : at + info.nbytes] = source
+            jobs.append(_Job(at, info.nbytes, source))
         else:
             _checked(info, source.stop - source.start)
+            path = os.fspath(source.path)
             jobs += [
-                (at + piece, min(PIECE, info.nbytes - piece), os.fspath(source.path), source.start + piece)
+                _Job(at + piece, min(PIECE, info.nbytes - piece), path, source.start + piece)
                 for piece in range(0, info.nbytes, PIECE)
             ]
-    whole = torch.empty(total, dtype=torch.uint8, device=target) if pinned else staged
-
-    def run(job: tuple[int, int, str, int]) -> None:
-        at, size, path, start = job
-        _fill(view[at : at + size], path, start)
-        if pinned:  # pragma: no cover - needs a GPU
-            whole[at : at + size].copy_(staged[at : at + size], non_blocking=True)
-
     with ThreadPoolExecutor(threads or min(16, os.cpu_count() or 1)) as pool:
-        list(pool.map(run, jobs))
-    if pinned:  # pragma: no cover - needs a GPU
-        for name in names:
-            if isinstance(reader(infos[name].name), (bytes, memoryview)):
-                part = slice(offsets[name], offsets[name] + infos[name].nbytes)
-                whole[part].copy_(staged[part], non_blocking=True)
-        torch.cuda.synchronize(target)
+        list(pool.map(lambda job: place(whole, job), jobs))
     out = {}
     for name in names:
         info, at = infos[name], offsets[name]
