@@ -246,7 +246,8 @@ def _load_one(model: Model, tensor: TensorInfo, features: Features) -> None:
     if found.endswith("fc.weight") and tensor.shape != expected:
         raise shapes.refuse(
             "ValueError",
-            f"DFLASH fc.weight shape mismatch. Expected fc.weight.shape={expected}, but got {tensor.shape}.",
+            "DFLASH fc.weight shape mismatch. This usually means the draft checkpoint's number of context features (K) "
+            f"does not match this config. Expected fc.weight.shape={expected}, but got {tensor.shape} for weight '{name}'.",
         )
     if domino and tensor.shape != expected:
         raise shapes.refuse(

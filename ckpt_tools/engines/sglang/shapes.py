@@ -92,20 +92,23 @@ def vocabulary(parameter: Shape, tensor: Shape) -> str | None:
 
 
 def broadcast(parameter: Shape, tensor: Shape) -> str | None:
-    """``Tensor.copy_``: dimensions of one are repeated."""
+    """``Tensor.copy_``: dimensions of one are repeated, compared from the last one on."""
     if parameter == tensor:
         return None
-    if len(tensor) > len(parameter):
+    rank = max(len(parameter), len(tensor))
+    pairs = list(zip(reversed(parameter), reversed(tensor), strict=False))
+    for back, (want, have) in enumerate(pairs, start=1):
+        if have != want and 1 not in (want, have):
+            raise refuse(
+                "RuntimeError",
+                f"The size of tensor a ({want}) must match the size of tensor b ({have}) "
+                f"at non-singleton dimension {rank - back}",
+            )
+    if len(tensor) > len(parameter) or any(have not in (want, 1) for want, have in pairs):
         raise refuse(
             "RuntimeError",
             f"output with shape {list(parameter)} doesn't match the broadcast shape {list(tensor)}",
         )
-    for back, (want, have) in enumerate(zip(reversed(parameter), reversed(tensor), strict=False), start=1):
-        if have not in (want, 1):
-            raise refuse(
-                "RuntimeError",
-                f"The size of tensor a ({want}) must match the size of tensor b ({have}) at non-singleton dimension {len(parameter) - back}",
-            )
     return f"{list(tensor)} is repeated to {list(parameter)}"
 
 

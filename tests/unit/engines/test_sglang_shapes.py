@@ -91,7 +91,19 @@ def test_what_enters(loader: Loader, parameter: Shape, tensor: Shape, cut: str |
             shapes.vocabulary,
             (4, 2),
             (4, 2, 1),
-            "RuntimeError: output with shape [4, 2] doesn't match the broadcast shape [4, 2, 1]",
+            "RuntimeError: The size of tensor a (4) must match the size of tensor b (2) at non-singleton dimension 1",
+        ),
+        (
+            shapes.vocabulary,
+            (4, 4),
+            (4, 4, 4),
+            "RuntimeError: output with shape [4, 4] doesn't match the broadcast shape [4, 4, 4]",
+        ),
+        (
+            shapes.vocabulary,
+            (4, 1),
+            (4, 4),
+            "RuntimeError: output with shape [4, 1] doesn't match the broadcast shape [4, 4]",
         ),
     ],
 )
