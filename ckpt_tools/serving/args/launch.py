@@ -59,6 +59,7 @@ class Launch:
         speculative_error: Why that JSON can't be read.
         line: 1-based line of the program.
         text: The text that it was read from.
+        words: ``argv`` with its lines.
     """
 
     engine: str
@@ -73,6 +74,14 @@ class Launch:
     speculative_error: str | None = None
     line: int = 1
     text: str = ""
+    words: tuple[Word, ...] = ()
+
+    def at(self, version: str) -> Launch:
+        """The same command as the parser of another release reads it."""
+        if not has_table(self.engine) or table(self.engine, version).version == self.table_version:
+            return self
+        used = table(self.engine, version)
+        return replace(self, table_version=used.version, **_read(self.words, used))
 
     @property
     def unknown(self) -> tuple[Flag, ...]:
@@ -233,8 +242,6 @@ def _launches(words: Sequence[Word], env: dict[str, str], text: str, version: st
                    env=MappingProxyType(env), line=line, text=text)
         ]  # fmt: skip
     used = table(engine, wanted)
-    flags, positional = _resolve(rest, used)
-    speculative, error = _speculative(flags) if engine == "vllm" else (None, None)
     return [
         Launch(
             engine=engine,
@@ -242,15 +249,25 @@ def _launches(words: Sequence[Word], env: dict[str, str], text: str, version: st
             argv=tuple(word.text for word in rest),
             version=tag,
             table_version=used.version,
-            flags=flags,
-            positional=positional,
             env=MappingProxyType(env),
-            speculative=speculative,
-            speculative_error=error,
             line=line,
             text=text,
+            words=tuple(rest),
+            **_read(rest, used),
         )
     ]
+
+
+def _read(words: Sequence[Word], used: ArgTable) -> dict[str, Any]:
+    """What a release's parser makes of the words."""
+    flags, positional = _resolve(words, used)
+    speculative, error = _speculative(flags) if used.engine == "vllm" else (None, None)
+    return {
+        "flags": flags,
+        "positional": positional,
+        "speculative": speculative,
+        "speculative_error": error,
+    }
 
 
 def _program(words: Sequence[Word]) -> tuple[str, str, int] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ckpt_tools.engines.history import fact, holds
+from ckpt_tools.engines.history import fact, family, holds
 from ckpt_tools.model import EMPTY, Severity
 from ckpt_tools.serving.args import sglang_rules, tables, vllm_rules
 from ckpt_tools.serving.args.launch import human_int
@@ -36,6 +36,8 @@ def launch_problems(
         config: The draft's ``config.json``.
         exists: Tells whether a local path is there.
     """
+    if family(engine.name) == launch.engine:
+        launch = launch.at(engine.version)
     pair = Pair(launch, engine, draft, target, config or EMPTY, exists)
     found = list(_parser(pair))
     if launch.engine == "sglang":

@@ -49,7 +49,7 @@ _USAGE = re.compile(
 _SHELL = re.compile(
     r"(\S*(ba|z|da)?sh: (line \d+: )?.*(command not found|Killed)|\S*python[\d.]*: No module named|"
     r"\S*python[\d.]*: Error while finding module specification|Killed$|.*\bKilled +\S*python|"
-    r"Segmentation fault|Fatal Python error|terminate called after throwing|Bus error)"
+    r"\[E\d{3,4} .*ProcessGroupNCCL.*Watchdog caught|Segmentation fault|Fatal Python error|terminate called after throwing|Bus error)"
 )
 # Records that say that a process is lost. The first group of each engine's list carries its traceback.
 _FATAL = re.compile(
@@ -375,12 +375,12 @@ class LogReader:
                 record.line, text, hit["type"], fatal=self._block_fatal or bool(self._start.fatal)
             )
             return
-        if _USAGE.match(text):
-            self._begin_unmarked()
-            self._exception(record.line, text, "", fatal=True)
-            return
-        if _SHELL.match(text):
-            self._exception(record.line, text, "", fatal=True)
+        usage = _USAGE.match(text)
+        if usage or _SHELL.match(text):
+            # Taken back like a traceback when the server goes on: a client's output may stand in the same log.
+            if usage:
+                self._begin_unmarked()
+            self._exception(record.line, text, "", fatal=bool(self._start.fatal))
             return
         if hit := _VERSION.search(text):
             self._versioned(next(filter(None, hit.groups())))
@@ -556,7 +556,7 @@ class LogReader:
         text = record.text
         start = self._start
         if hit := _VERSION.search(text):
-            if not start.marked or (start.advanced and "server version" in text):
+            if not start.marked or (start.advanced and ("server version" in text or "█" in text)):
                 self._begin(record)
             self._versioned(next(filter(None, hit.groups())))
         elif text.startswith("Resolved architecture: "):

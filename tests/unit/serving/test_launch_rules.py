@@ -93,6 +93,14 @@ def test_hints_of_other_spellings() -> None:
     assert "0.4.9" in hint(f"{BASE} --enable-ep-moe", "sglang==0.5.23")
 
 
+def test_the_release_that_is_asked_about_decides() -> None:
+    asked = engine("sglang==0.5.9")
+    newest = parse_launch(f"{BASE} --uno-lora-path /l")  # read with the newest parser
+    assert [p.id for p in launch_problems(newest, asked)] == ["unknown-flag"]
+    assert newest.at("0.5.23") is newest
+    assert parse_launch("trtllm-serve /t").at("1.0").flags == ()
+
+
 # ---- SGLang
 
 

@@ -154,6 +154,22 @@ def test_a_traceback_waits_while_the_log_grows() -> None:
     assert reader.snapshot().state == "loading"
 
 
+@pytest.mark.parametrize("line", ["Killed", "Segmentation fault", "x: error: unrecognized arguments: y"])
+def test_a_client_s_words_in_the_log_are_taken_back(line: str) -> None:
+    ready = f"{T}] The server is fired up and ready to roll!"
+    access = f'{T}] INFO:     127.0.0.1:5 - "POST /generate HTTP/1.1" 200 OK'
+    assert read(ready, line).state == "failed" or "error" in line
+    if "error" not in line:
+        assert read(ready, line, access).state == "ready"
+
+
+def test_nccl_s_watchdog() -> None:
+    state = read(
+        "[rank1]:[E1120 10:00:00.1 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout"
+    )
+    assert (state.state, state.cause) == ("failed", "watchdog")
+
+
 def test_another_rank_may_go_on_while_one_dies() -> None:
     state = read(
         f"{T} TP0] Scheduler hit an exception: Traceback (most recent call last):",
