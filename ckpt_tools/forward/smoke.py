@@ -39,7 +39,8 @@ PRECISION = 0.25
 BATCH = 1e-4
 # What an untrained or scrambled head doesn't reach; see trained.py.
 GAINS = 1e-3
-OUTLIER = 1.15
+OUTLIER = 1.1
+COUPLING = 2.5
 # Share of true next tokens that a trained head finds on recorded states, over what its best constant guess would.
 LEARNED = 2.0
 
@@ -283,6 +284,8 @@ def _learned(head: Head, states: States) -> Check:
 def _trained(found: Signs) -> list[Check]:
     lowest = min(found.outliers, key=lambda n: found.outliers[n], default=None)
     value = found.outliers[lowest] if lowest is not None else math.inf
+    pairs = [n for n in found.coupling if not n.endswith("gate_proj/up_proj")]
+    weakest = min(pairs, key=lambda n: found.coupling[n], default=None)
     return [
         Check(
             "trained-norms",
@@ -297,6 +300,15 @@ def _trained(found: Signs) -> list[Check]:
             value if lowest is not None else None,
             OUTLIER,
             f"{lowest} has a largest singular value {value:.2f} times a random matrix's",
+        ),
+        Check(
+            "trained-coupling",
+            weakest is None or found.coupling[weakest] > COUPLING,
+            found.coupling[weakest] if weakest is not None else None,
+            COUPLING,
+            f"norms of {weakest} go together with z-score {found.coupling[weakest]:.1f}; chance gives under 3"
+            if weakest is not None
+            else "no pair of neighbours to compare",
         ),
     ]
 
