@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
 
-_ROWS = (
+_ROWS: tuple[Code, ...] = (
     Code(
         "CFG001",
         "format-ambiguous",
@@ -189,6 +189,42 @@ _ROWS = (
         "d2t isn't in ascending order of target id; speculators takes the head's rows in the order of t2d",
         "Convert to a format that reads d2t alone (`--to sglang`, `--to vllm`).",
         ("Model-Optimizer 0.47.0 modelopt/torch/speculative/utils.py:62-75 (frequency order)",),
+    ),
+)
+
+_ROWS += (
+    Code(
+        "LCH020",
+        "machine-not-ready",
+        _E,
+        "The machine isn't ready to launch",
+        "(preflight) GPUs are idle, the port is free, memory and disk hold the weights, the engine is installed and can serve the target.",
+        "The start fails, or takes memory from another server.",
+        "port: 30000 is taken by pid 4711 (python)",
+        "As the item says; `--clean` removes what a dead server left, after asking.",
+        ("docs/guide.md",),
+    ),
+    Code(
+        "LCH021",
+        "machine-warning",
+        _W,
+        "Something on the machine is worth a look before the launch",
+        "(preflight) no stale shared memory, no stale bytecode beside a patched model file, enough memory to spare.",
+        "A stale file can be loaded instead of what was meant.",
+        "shared memory: 3 segments of a server that is gone",
+        "`--clean` removes them, after asking.",
+        ("docs/guide.md",),
+    ),
+    Code(
+        "LOG004",
+        "server-stalled",
+        _E,
+        "The server has stopped, or neither writes nor works",
+        "(watch) there is output, or the process uses CPU or moves bytes.",
+        "It will not become ready.",
+        "the server has stalled: loading weights: no output and no work for 120 s",
+        "Look at the process (`py-spy dump`), then start it again.",
+        ("docs/guide.md",),
     ),
 )
 

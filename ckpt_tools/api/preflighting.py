@@ -1,0 +1,85 @@
+"""``ckpt preflight``: is this machine ready to launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ckpt_tools.api.subjects import find_target, open_draft, target_checkpoint
+from ckpt_tools.checks.base import finding
+from ckpt_tools.engines import resolve
+from ckpt_tools.formats import read_draft
+from ckpt_tools.model import Report, Subject
+from ckpt_tools.serving import preflight
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ckpt_tools.model import Finding
+
+
+@dataclass(frozen=True)
+class PreflightRequest:
+    """What the user asked ``preflight`` for; see the command's help."""
+
+    path: str | None = None
+    target: str | None = None
+    engine: str = "sglang"
+    tp: int | None = None
+    port: int = 30000
+    engine_python: str | None = None
+    offline: bool = False
+
+
+def look(request: PreflightRequest, confirm: Callable[[Path], bool] | None = None) -> Report:
+    """Look at the machine; nothing is deleted unless ``confirm`` says yes to each file.
+
+    Raises:
+        InputError: The draft or the target can't be read.
+        UsageError: No such engine.
+    """
+    named, _, version = request.engine.partition("==")
+    engine = resolve(named if version == "installed" else request.engine, "--engine")
+    opened = open_draft(request.path, offline=request.offline) if request.path else None
+    target = find_target(request.target, offline=request.offline) if request.target else None
+    draft = read_draft(opened.checkpoint, target) if opened else None
+    shards = target_checkpoint(target)
+    sizes = [f.size for o in (opened, shards) if o is not None for f in o.checkpoint.weight_files]
+    listed = (opened.checkpoint.config or {}).get("architectures") if opened else None
+    wanted = preflight.Wanted(
+        engine=engine.name,
+        version=version if version and version != "installed" else None,
+        architecture=target.architectures[0] if target and target.architectures else None,
+        algorithm=draft.algorithm if draft else None,
+        draft_architectures=tuple(map(str, listed)) if isinstance(listed, list) else (),
+        weight_bytes=sum(sizes) or None,
+        largest_file=max(sizes, default=None),
+        tp=request.tp,
+        port=request.port,
+    )
+    items = preflight.judge(wanted, preflight.gather(wanted, engine_python=request.engine_python))
+    removed = preflight.clean(items, confirm) if confirm is not None else ()
+    found = [f for item in items if (f := _finding(item)) is not None]
+    facts = {
+        "ready": preflight.ready(items),
+        "removed": [str(p) for p in removed],
+        "tables": {
+            "machine": [{"item": i.id, "status": i.status, "what": i.message} for i in items],
+        },
+        "lines": {i.id: list(i.lines) for i in items if i.lines},
+    }
+    return Report(
+        command="preflight",
+        subject=Subject(request.path or "."),
+        verdict="pass" if preflight.ready(items) else "fail",
+        target=target,
+        engines=(engine,),
+        facts=facts,
+        findings=tuple(found),
+    )
+
+
+def _finding(item: preflight.Item) -> Finding | None:
+    code = {"fail": "LCH020", "warning": "LCH021"}.get(item.status)
+    return finding(code, f"{item.id}: {item.message}", hint=item.hint) if code else None
