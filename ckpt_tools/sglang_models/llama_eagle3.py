@@ -16,7 +16,7 @@ from sglang.srt.model_loader.weight_utils import default_weight_loader  # type: 
 from sglang.srt.models.llama_eagle3 import LlamaForCausalLMEagle3  # type: ignore[import-not-found]
 from sglang.srt.utils import add_prefix  # type: ignore[import-not-found]
 
-from ckpt_tools.engines.sglang_ext.head import Head, read_head
+from ckpt_tools.engines.sglang_ext.head import Head, HeadError, read_head
 from ckpt_tools.sglang_models import RELEASE, _loading, _releases
 from ckpt_tools.sglang_models._layers import DraftLayer
 from ckpt_tools.sglang_models._windows import layer_windows
@@ -105,7 +105,7 @@ class CkptLlamaForCausalLMEagle3(LlamaForCausalLMEagle3):  # type: ignore[misc]
         server = _releases.settings(_RELEASE)
         limit = head.limit(_RELEASE) if server.cuda_graphs else None
         if limit is not None:
-            raise ValueError(limit)
+            raise HeadError(limit)
         windows = layer_windows(head, _RELEASE, server)
         self.config = config
         self.quant_config = quant_config

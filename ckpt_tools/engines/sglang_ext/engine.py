@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.engines import sglang
+from ckpt_tools.engines.sglang import hf
+from ckpt_tools.engines.sglang.features import features
+from ckpt_tools.engines.sglang.refusal import Refused
 from ckpt_tools.engines.sglang_ext.head import ARCHITECTURE, Head, HeadError, read_head
-from ckpt_tools.engines.sglang_ext.releases import RELEASES
+from ckpt_tools.engines.sglang_ext.releases import RELEASES, release
 from ckpt_tools.engines.versions import nearest
 from ckpt_tools.model import Engine, Fill, LoadMap
 
@@ -41,13 +44,13 @@ class SGLangExt:
             checkpoint: Headers and config are read, no values.
             target: Not needed: the draft's loader reads nothing of it.
             algorithm: As for SGLang; ckpt's class is served as EAGLE3 alone.
-            options: As for SGLang.
+            options: ``cuda_graphs``, whether decoding is captured (True); for other classes, as for SGLang.
         """
         if not builds(checkpoint):
             contract = nearest(sglang.ENGINE.contracts, engine.version)
             plain = Engine(sglang.ENGINE.name, engine.version, contract, engine.why)
             return sglang.ENGINE.load_map(plain, checkpoint, target, algorithm=algorithm, **options)
-        return load_map(checkpoint)
+        return load_map(engine, checkpoint, cuda_graphs=bool(options.get("cuda_graphs", True)))
 
 
 def builds(checkpoint: Checkpoint) -> bool:
@@ -56,11 +59,17 @@ def builds(checkpoint: Checkpoint) -> bool:
     return isinstance(named, list) and ARCHITECTURE in named
 
 
-def load_map(checkpoint: Checkpoint) -> LoadMap:
+def load_map(engine: Engine, checkpoint: Checkpoint, *, cuda_graphs: bool = True) -> LoadMap:
     """What ckpt's class does with a folder that names it: all is filled, or it raises with the names."""
     names = tuple(checkpoint.tensors)
     try:
-        head = read_head(checkpoint.config or {})
+        config = hf.read(checkpoint.config or {}, features(engine).transformers, checkpoint.root)
+        head = read_head(config.attributes)
+        limit = head.limit(release(engine.contract)) if cuda_graphs else None
+        if limit is not None:
+            raise HeadError(limit)
+    except Refused as error:
+        return LoadMap({}, names, str(error), None, error.stage)
     except HeadError as error:
         return LoadMap({}, names, _raised(error), ARCHITECTURE, "class")
     refused = head.disagreement({name: t.shape for name, t in checkpoint.tensors.items()})
