@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 GAP = 2
+INDENT = "  "
 
 
 def wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
@@ -41,22 +42,25 @@ def together(names: Sequence[str]) -> str:
     return f"{start}{{{','.join(middles)}}}{end}"
 
 
-def columns(rows: Sequence[Sequence[str]], width: int, indent: str = "  ") -> list[str]:
-    """Rows with their cells under one another.
+def columns(rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Rows with their cells under one another, as lines; see :func:`row_lines`."""
+    return [text for lines in row_lines(rows, width) for text in lines]
+
+
+def row_lines(rows: Sequence[Sequence[str]], width: int) -> list[list[str]]:
+    """The lines of each row, cells under one another.
 
     Where a row is too wide, its last cell goes to lines of its own below, indented; the other cells are never cut.
     """
-    if not rows:
-        return []
-    count = max(len(r) for r in rows)
+    count = max((len(r) for r in rows), default=0)
     wide = [max((len(r[i]) for r in rows if i < len(r) - 1), default=0) for i in range(count)]
     out = []
     for row in rows:
-        head = "".join(cell.ljust(wide[i] + GAP) for i, cell in enumerate(row[:-1]))
-        one = (indent + head + row[-1]).rstrip()
-        if len(one) <= width or len(row) < 2:
-            out.append(one)
-            continue
-        out.append((indent + head).rstrip())
-        out += wrapped(row[-1], width, indent + "    ", indent + "    ")
+        head = INDENT + "".join(cell.ljust(wide[i] + GAP) for i, cell in enumerate(row[:-1]))
+        one = (head + row[-1]).rstrip()
+        if len(one) <= width or len(row) < 2 or not row[-1]:
+            out.append([one])
+        else:
+            below = INDENT + "    "
+            out.append([head.rstrip(), *wrapped(row[-1], width, below, below)])
     return out

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from ckpt_tools.render._layout import columns, together, wrapped
+from ckpt_tools.render._layout import columns, row_lines, together, wrapped
 from ckpt_tools.render._text import (
     counted,
     engine_line,
@@ -74,7 +74,7 @@ def render(reports: Sequence[Report], style: Style) -> str:
         if i:
             console.print()
         for text, colour in _lines(report, style):
-            console.print(_coloured(text, colour))
+            console.print(_coloured(visible(text), colour))
     return out.getvalue().rstrip("\n")
 
 
@@ -142,7 +142,7 @@ def _inspect(facts: Mapping[str, Any], style: Style) -> Iterator[Line]:
         )
     for e in facts.get("evidence", []):
         yield from _plain(
-            wrapped(f"{e['kind']} {e['key']}: {line(e['says'])}", style.width, "  ", "    "), "dim"
+            wrapped(line(f"{e['kind']} {e['key']}: {e['says']}"), style.width, "  ", "    "), "dim"
         )
     yield from _plain(columns([_tensor(t) for t in facts.get("tensors", [])], style.width))
     yield from _stats(facts.get("stats") or {})
@@ -228,9 +228,8 @@ def _load(engine: str, load: Mapping[str, Any], style: Style) -> Iterator[Line]:
         cut = f" ({line(fill['cut'])})" if fill.get("cut") else ""
         rows.append((visible(name), fill["filled_by"], source + cut))
     if len(rows) > 1:
-        fills = {visible(n): f["filled_by"] for n, f in load["parameters"].items()}
-        for text in columns(rows, style.width):
-            yield text, _FILL.get(fills.get(text.split()[0], ""), "")
+        for row, lines in zip(rows, row_lines(rows, style.width), strict=True):
+            yield from _plain(lines, _FILL.get(row[1], ""))
     if load["unused"]:
         names = ", ".join(visible(n) for n in load["unused"])
         yield from _plain(wrapped(f"unused: {names}", style.width, "  ", "    "))
