@@ -10,34 +10,25 @@ from typing import TYPE_CHECKING, Any
 
 import torch  # noqa: TID251  # model classes are what torch is for
 
-from ckpt_tools.engines.hooks import sglang_classes
-from ckpt_tools.engines.versions import parse
+from ckpt_tools.engines.sglang_ext.targets import WRAPPED, wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ckpt_tools.engines.sglang_ext.releases import Release
 
 
-def wrappers(release: Release | None, mixin: type[Any], modules: Mapping[str, str]) -> list[type[Any]]:
+def wrappers(release: Release | None, mixin: type[Any], *architectures: str) -> list[type[Any]]:
     """SGLang's classes with the hooks of *mixin*, on a release that has them without.
 
     Args:
         release: The installed one; ``None`` gives none.
         mixin: What a later release's class has.
-        modules: Class name to its module in ``sglang.srt.models``; the module isn't imported when nothing is missing.
+        architectures: Of :data:`WRAPPED`; SGLang's module isn't imported when nothing is missing.
     """
-    lacking = [name for name in modules if release is not None and lacks_hooks(name, release)]
+    lacking = [name for name in architectures if release is not None and wrapped(name, release.version)]
     return [
-        type(name, (mixin, getattr(import_module(f"sglang.srt.models.{modules[name]}"), name)), {})
+        type(name, (mixin, getattr(import_module(f"sglang.srt.models.{WRAPPED[name]}"), name)), {})
         for name in lacking
     ]
-
-
-def lacks_hooks(architecture: str, release: Release) -> bool:
-    """Whether a release has the class and not yet its EAGLE-3 hooks."""
-    since = sglang_classes()[architecture]["since"]
-    return bool(parse(since["registered"][0]) <= parse(release.version) < parse(since["eagle3"][0]))
 
 
 class Delegating:

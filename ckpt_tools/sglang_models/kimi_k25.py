@@ -5,4 +5,4 @@ from __future__ import annotations
 from ckpt_tools.sglang_models import RELEASE
 from ckpt_tools.sglang_models._targets import Delegating, wrappers
 
-EntryClass = wrappers(RELEASE, Delegating, {"KimiK25ForConditionalGeneration": "kimi_k25"})
+EntryClass = wrappers(RELEASE, Delegating, "KimiK25ForConditionalGeneration")

@@ -8,4 +8,4 @@ from __future__ import annotations
 from ckpt_tools.sglang_models import RELEASE
 from ckpt_tools.sglang_models._targets import CapturingByLayer, wrappers
 
-EntryClass = wrappers(RELEASE, CapturingByLayer, {"MiniMaxM3SparseForConditionalGeneration": "minimax_m3_vl"})
+EntryClass = wrappers(RELEASE, CapturingByLayer, "MiniMaxM3SparseForConditionalGeneration")

@@ -12,9 +12,7 @@ from ckpt_tools.sglang_models._targets import Capturing, wrappers
 EntryClass = wrappers(
     RELEASE,
     Capturing,
-    {
-        "Qwen3VLForConditionalGeneration": "qwen3_vl",
-        "Qwen3VLMoeForConditionalGeneration": "qwen3_vl_moe",
-        "InternS1ProForConditionalGeneration": "interns1pro",
-    },
+    "Qwen3VLForConditionalGeneration",
+    "Qwen3VLMoeForConditionalGeneration",
+    "InternS1ProForConditionalGeneration",
 )
