@@ -17,7 +17,7 @@ import numpy as np
 
 from ckpt_tools.model import EMPTY
 from ckpt_tools.serving.logs.failures import NOTES, Failure, NoteRow, classify, remedy_for
-from ckpt_tools.serving.logs.scan import Block, scan
+from ckpt_tools.serving.logs.scan import Block, scan, without_colours
 from ckpt_tools.serving.logs.state import Acceptance, LogState, Note, Progress, State
 from ckpt_tools.serving.logs.text import Record, decode, parse_bar, parse_record, segments
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _BLOCK = 1 << 19
 _MAX_LINE = 4 << 20  # a line beyond this is a bar or garbage: its head is read, the rest skipped
 _MAX_SUSPECTS = 64
+_STARTUP = 32 << 20  # a start says less than this before it serves; beyond it only telling lines are read
 _CLOSERS = (b")", b"}")
 _FOLLOWING = 6  # lines after an exception that belong to its message
 
@@ -131,6 +132,7 @@ class _Start:
     ready: tuple[int, str | None] | None = None
     served: bool = False
     notes: dict[str, Note] = field(default_factory=dict)
+    size: int = 0
     n: int = 0
     sum_len: int = 0  # in hundredths
     rated: int = 0
@@ -223,35 +225,57 @@ class LogReader:
     # ---- lines
 
     def _read(self, block: bytes) -> None:
-        seen = scan(block)
+        block = without_colours(block) if b"\x1b" in block else block
+        seen = scan(block, in_traceback=self._in_traceback)
         base = self._line
         previous = -1
         accept_from = 0
-        dumps = seen.dumps
-        for index in seen.keep.tolist():
-            self._between(seen, previous, index)
-            previous = index
-            raw = block[seen.starts[index] : seen.stops[index]]
-            owner = int(seen.owner[index])
-            if owner >= 0:
-                self._owner_line = base + owner + 1
-                if self._owner_line != self._closed_line and _contains(dumps, owner):
-                    self._dump_line, self._dump_closes = self._owner_line, True
-            if owner != index and self._owner_line == self._dump_line:
-                if self._dump_closes and raw.rstrip().endswith(_CLOSERS):
-                    self._dump_line, self._closed_line = -1, self._owner_line
-                continue
-            start = self._start
-            self._one(base + index + 1, raw)
-            if self._start is not start:  # what was counted before this line belongs to the start before it
-                accept_from = int(np.searchsorted(seen.accept_at, seen.starts[index]))
+        self._start.size += len(block)
+        serving = self._start.ready is not None or self._start.served or self._start.size > _STARTUP
+        lines = (seen.telling if serving else seen.keep).tolist()
+        while lines:
+            restarted = None
+            for index in lines:
+                self._between(seen, previous, index)
+                previous = index
+                start = self._start
+                self._line_of(seen, block, index, base)
+                if (
+                    self._start is not start
+                ):  # what was counted before this line belongs to the start before it
+                    accept_from = int(np.searchsorted(seen.accept_at, seen.starts[index]))
+                    if serving:
+                        restarted = index
+                        break
+            # Once another start begins, its every line may mean something again.
+            lines = [] if restarted is None else seen.keep[seen.keep > restarted].tolist()
+            serving = False
         self._between(seen, previous, len(seen.starts))
         if len(seen.owner) and seen.owner[-1] >= 0:
-            self._owner_line = base + int(seen.owner[-1]) + 1
-            if self._owner_line != self._closed_line and _contains(dumps, int(seen.owner[-1])):
-                self._dump_line, self._dump_closes = self._owner_line, True
+            self._own(seen, int(seen.owner[-1]), base)
+        if seen.last_stamped >= 0:
+            at = int(seen.starts[seen.last_stamped])
+            self._last_at = parse_record(0, decode(block[at : at + 200])).time or self._last_at
         self._count(seen, accept_from, base)
         self._line += len(seen.starts)
+
+    def _line_of(self, seen: Block, block: bytes, index: int, base: int) -> None:
+        """Read one line, unless it is what a user sent."""
+        raw = block[seen.starts[index] : seen.stops[index]]
+        owner = int(seen.owner[index])
+        if owner >= 0:
+            self._own(seen, owner, base)
+        if owner != index and self._owner_line == self._dump_line:
+            if self._dump_closes and raw.rstrip().endswith(_CLOSERS):
+                self._dump_line, self._closed_line = -1, self._owner_line
+            return
+        self._one(base + index + 1, raw)
+
+    def _own(self, seen: Block, owner: int, base: int) -> None:
+        """The record that the lines from here on belong to."""
+        self._owner_line = base + owner + 1
+        if self._owner_line != self._closed_line and _contains(seen.dumps, owner):
+            self._dump_line, self._dump_closes = self._owner_line, True
 
     def _between(self, seen: Block, after: int, before: int) -> None:
         """Statistics and access lines between two lines that were read: the server works."""
@@ -270,7 +294,7 @@ class LogReader:
             len(lengths),
             int(lengths.sum()),
             len(rates),
-            int(rates.sum()) * 100,
+            int(rates.sum()),
             int(lines[0]),
             int(lines[-1]),
         )

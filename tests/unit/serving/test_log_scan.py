@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ckpt_tools.serving.logs import LogReader
-from ckpt_tools.serving.logs.scan import scan
+from ckpt_tools.serving.logs.scan import scan, without_colours
 
 DECODE = "[2026-11-20 10:00:00{rank}] Decode batch, #running-req: 1, #token: {n}, token usage: 0.00, accept len: {length:.2f}{rate}, cuda graph: True"
 ACCESS = '[2026-11-20 10:00:00] INFO:     127.0.0.1:4{n} - "POST /generate HTTP/1.1" 200 OK'
@@ -68,6 +68,89 @@ def test_kinds_of_lines(lines: list[str]) -> None:
     for i, owner in enumerate(seen.owner.tolist()):
         records = [j for j in range(i + 1) if lines[j].startswith(("[2026", "(API"))]
         assert owner == (records[-1] if records else -1)
+
+
+SPEC = (
+    "(APIServer pid=7) INFO 11-20 10:00:00 [metrics.py:100] SpecDecoding metrics: Mean acceptance length: {length:.2f}, "
+    "Accepted throughput: 1.00 tokens/s, Avg Draft acceptance rate: {rate:.1f}%"
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(100, 999), st.integers(0, 1000)), min_size=1, max_size=20))
+def test_vllm_s_statistics(values: list[tuple[int, int]]) -> None:
+    reader = LogReader()
+    lines = [SPEC.format(length=length / 100, rate=rate / 10) for length, rate in values]
+    reader.feed(("\n".join(lines) + "\n").encode())
+    found = reader.snapshot().acceptance
+    assert found is not None
+    assert found.n == len(values)
+    assert abs(found.mean_accept_len - sum(v[0] for v in values) / len(values) / 100) < 1e-9
+    assert found.mean_accept_rate is not None
+    assert abs(found.mean_accept_rate - sum(v[1] for v in values) / len(values) / 1000) < 1e-9
+
+
+def test_vllm_s_older_statistics() -> None:
+    line = b"INFO 08-18 10:00:00 [metrics.py:1] SpecDecoding metrics: Draft acceptance rate: 50.0%, Mean acceptance length: 2.50\n"
+    reader = LogReader()
+    reader.feed(line)
+    found = reader.snapshot().acceptance
+    assert found is not None
+    assert (found.mean_accept_len, found.mean_accept_rate) == (2.5, 0.5)
+
+
+def test_colours_go_whatever_they_are() -> None:
+    assert without_colours(b"\x1b[1;36m(A pid=1)\x1b[0;0m \x1b[32mINFO\x1b[0m x\n") == b"(A pid=1) INFO x\n"
+    assert without_colours(b"\x1b[Kx\n") == b"\x1b[Kx\n"
+
+
+def test_what_still_means_something_once_it_serves() -> None:
+    lines = [
+        b"[2026-11-20 10:00:00] Something about caches",
+        b"[2026-11-20 10:00:00] Scheduler hit an exception: Traceback (most recent call last):",
+        b"  File x",
+        b"odd.name: raised",
+        b"text that was generated",
+        b"INFO 11-20 10:00:00 [loggers.py:1] Engine 000: Avg",
+        b"ERROR 11-20 10:00:00 [core.py:1] Anything",
+        b"ValueError: x",
+        b"INFO:     Shutting down",
+        b"[11/20/2026-10:00:00] [TRT-LLM] [I] iter = 3",
+    ]
+    block = b"\n".join(lines) + b"\n"
+    assert [lines[i][:14] for i in scan(block).telling.tolist()] == [
+        b"[2026-11-20 10"[:14], b"odd.name: rais", b"text that was ", b"ERROR 11-20 10", b"ValueError: x", b"INFO:     Shut",
+    ]  # fmt: skip
+    plain = b"text\nmore\n"
+    assert scan(plain).telling.tolist() == []
+    assert scan(plain, in_traceback=True).telling.tolist() == [0, 1]
+
+
+def test_a_restart_is_read_in_full_again() -> None:
+    text = (
+        b"[2026-11-20 10:00:00] The server is fired up and ready to roll!\n"
+        + ACCESS.format(n=1).encode()
+        + b"\n"
+    ) * 10
+    reader = LogReader()
+    reader.feed(text)
+    reader.feed(
+        text
+        + b"[2026-11-20 10:00:00] server_args=ServerArgs(port=1)\n[2026-11-20 10:00:00] Load weight begin. avail mem=1\n"
+        b"Loading shards:  50% Completed | 2/4 [00:02<00:02,  1.0s/it]\n[2026-11-20 10:00:00] x not found in params_dict\n"
+    )
+    state = reader.snapshot()
+    assert (state.state, state.starts, [n.id for n in state.notes]) == ("loading", 1, ["tensor-dropped"])
+    assert state.progress is not None
+    assert state.progress.percent == 50.0
+
+
+def test_a_start_that_says_too_much() -> None:
+    reader = LogReader()
+    filler = b"[2026-11-20 10:00:00] nothing in particular " + b"x" * 4000 + b"\n"
+    reader.feed(filler * (34 * 256))
+    reader.feed(b"[2026-11-20 10:00:00] The server is fired up and ready to roll!\n")
+    assert reader.snapshot().state == "ready"
 
 
 def test_no_lines() -> None:
