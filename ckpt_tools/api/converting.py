@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ from ckpt_tools.model import Severity, Verifier
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ckpt_tools.model import CaptureConvention, Draft, Report, Target
+    from ckpt_tools.model import CaptureConvention, Draft, Finding, Report, Target
 
 REPAIRS = ("d2t-absolute",)
 DTYPES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}
@@ -49,6 +50,7 @@ class Request:
     allow: tuple[str, ...] = ()
     repairs: tuple[str, ...] = ()
     checksum: bool = False
+    prove: bool = False
     dtype: str | None = None
     max_shard_size: int | None = None
     convention: CaptureConvention | None = None
@@ -108,7 +110,10 @@ def fix_keys(request: Request, progress: Callable[[int, int], None] | None = Non
     )
     facts = draft_facts(opened.checkpoint, draft)
     content = None
-    if not plan.refused:
+    proven: tuple[Finding, ...] = ()
+    if not plan.refused and request.prove:
+        facts["proof"], proven = _prove(plan, opened, draft, target, request)
+    if not plan.refused and not proven:
         plan, content = _carry_out(plan, opened, request, progress)
         facts["written"] = None if request.dry_run else str(Path(request.out))
     facts["plan"] = plan_json(plan)
@@ -116,7 +121,7 @@ def fix_keys(request: Request, progress: Callable[[int, int], None] | None = Non
         "fix-keys",
         opened.checkpoint,
         draft,
-        findings=(*opened.checkpoint.findings, *plan.refusals, *plan.notes),
+        findings=(*opened.checkpoint.findings, *plan.refusals, *plan.notes, *proven),
         facts=facts,
         target=target,
         content=content,
@@ -176,6 +181,38 @@ def _verifier_of(record: Mapping[str, Any]) -> Verifier | None:
     if not isinstance(block, dict) or not isinstance(block.get("name_or_path"), str):
         return None
     return Verifier(block["name_or_path"], tuple(map(str, block.get("architectures") or ())))
+
+
+def _prove(
+    plan: Plan, opened: Opened, draft: Draft, target: Target | None, request: Request
+) -> tuple[dict[str, Any] | None, tuple[Finding, ...]]:
+    """(proof, findings): the planned folder is written beside OUT, run, and removed; OUT itself isn't touched.
+
+    Raises:
+        Unavailable: torch is missing.
+    """
+    from ckpt_tools.api.proving import Known, engines_of, prove
+
+    files = output_files(plan, opened.checkpoint, opened.source, ckpt_tools.__version__)
+    parent = None if request.dry_run else Path(request.out).absolute().parent
+    if parent is not None and not parent.is_dir():
+        parent = None
+    with tempfile.TemporaryDirectory(prefix=".ckpt-prove-", dir=parent) as place:
+        folder = Path(place) / "draft"
+        write_folder(folder, files, source=request.source)
+        result = open_draft(str(folder))
+        read = read_draft(result.checkpoint, target)
+        if read is None:
+            raise InputError(f"{request.out}: what would be written fits no draft format")
+        before, after = Known(opened, draft), Known(result, read)
+        found: list[Finding] = []
+        facts: dict[str, Any] | None = None
+        for framework in engines_of(request.to):
+            verdict = prove(before, after, framework=framework, target=target)
+            if facts is None or verdict.findings:
+                facts = verdict.facts
+            found += verdict.findings
+    return facts, tuple(found)
 
 
 def _carry_out(

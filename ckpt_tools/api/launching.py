@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ckpt_tools.api.choosing import choose_engine
 from ckpt_tools.api.subjects import find_target, open_draft
 from ckpt_tools.api.verifying import VerifyRequest, verify
-from ckpt_tools.engines import resolve
 from ckpt_tools.errors import InputError
 from ckpt_tools.formats import read_draft
 from ckpt_tools.serving.args.command import (
@@ -74,7 +74,7 @@ def launch(request: LaunchRequest) -> Launched:
         UsageError: What is asked can't be on this engine.
         InputError: The path is no draft.
     """
-    engine = resolve(request.engine, request.why)
+    engine = choose_engine(request.engine, request.why)
     opened = open_draft(request.path, offline=request.offline)
     target = find_target(request.target, offline=request.offline)
     draft = read_draft(opened.checkpoint, target)

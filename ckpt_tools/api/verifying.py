@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ckpt_tools.api.choosing import choose_engine
 from ckpt_tools.api.compare import comparer
 from ckpt_tools.api.inputs import launch_problems_of, rate_note, read_launch, read_log_text
 from ckpt_tools.api.inspecting import load_map_of
+from ckpt_tools.api.proving import Known, lost, prove_or_skip
 from ckpt_tools.api.reports import draft_facts, load_json, report
 from ckpt_tools.api.subjects import find_target, named_target, open_draft, target_checkpoint
 from ckpt_tools.checks.base import Context
@@ -16,7 +18,7 @@ from ckpt_tools.checks.runner import for_engines, run_checks, selected
 from ckpt_tools.container.fingerprint import content_hashes
 from ckpt_tools.container.read import read_ints
 from ckpt_tools.engines import resolve
-from ckpt_tools.errors import CkptError, UsageError
+from ckpt_tools.errors import CkptError, InputError, UsageError
 from ckpt_tools.formats import read_draft
 from ckpt_tools.model import EMPTY, Severity, Skipped
 
@@ -59,7 +61,7 @@ def chosen_engines(request: VerifyRequest, launch: Launch | None, log: LogState 
     Raises:
         UsageError: ``--engine`` and the launch command name different programs.
     """
-    named = tuple(resolve(e, request.why) for e in request.engines)
+    named = tuple(choose_engine(e, request.why, request.engine_python) for e in request.engines)
     program = launch.engine if launch is not None else None
     if named:
         families = {e.name.removesuffix("-ext") for e in named}
@@ -108,20 +110,80 @@ def verify(request: VerifyRequest) -> Report:
     if (first := maps[engines[0]]) is not None:
         facts["load"] = load_json(first)
     facts["serves"] = _serves(contexts)
+    beside = _beside(request, opened, draft, target, maps, facts)
     return report(
         "verify",
         checkpoint,
         draft,
-        findings=(*own, *theirs, *outcome.findings),
+        findings=(*own, *theirs, *outcome.findings, *beside.findings),
         facts=facts,
         target=target,
         engines=engines,
         skipped=(
             *outcome.skipped,
+            *beside.skipped,
             *(Skipped(c, f"ignored: {why}") for c, why in request.ignored_because.items()),
         ),
         fail_on=request.fail_on,
         content=content_hashes(checkpoint, opened.source) if request.deep else None,
+    )
+
+
+@dataclass(frozen=True)
+class _Beside:
+    """What the installed engine and the source of a conversion say, beside the checks."""
+
+    findings: tuple[Finding, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+
+
+def _beside(
+    request: VerifyRequest,
+    opened: Opened,
+    draft: Draft | None,
+    target: Target | None,
+    maps: Mapping[Engine, LoadMap | None],
+    facts: dict[str, Any],
+) -> _Beside:
+    found: list[Finding] = []
+    skipped: list[Skipped] = []
+    if request.probe:
+        from ckpt_tools.api.probing import probe
+
+        probed = [
+            probe(opened, draft, target, engine, load, engine_python=request.engine_python)
+            for engine, load in maps.items()
+        ]
+        facts["probe"] = {str(p.installed): p.facts for p in probed}
+        found += [f for p in probed for f in p.findings]
+    if request.against is not None and draft is not None:
+        source = open_draft(request.against, offline=request.offline)
+        before = read_draft(source.checkpoint, target, request.convention)
+        if before is None:
+            raise InputError(
+                f"{request.against}: no draft format fits its config and tensors",
+                "--against takes the draft that this one was converted from",
+            )
+        a, b = Known(source, before), Known(opened, draft)
+        found += lost(a, b)
+        if not any(f.code == "EQV002" for f in found):
+            for engine, load in maps.items():
+                verdict = prove_or_skip(
+                    a,
+                    b,
+                    framework=engine.name,
+                    version=engine.version,
+                    engine=engine,
+                    load=load,
+                    target=target,
+                )
+                facts.setdefault("proof", verdict.facts)
+                found += verdict.findings
+                skipped += verdict.skipped
+        else:
+            skipped.append(Skipped("EQV001", "tensors are lost or changed (EQV002)"))
+    return _Beside(
+        tuple(f for f in found if selected(f.code, request.select, request.ignore)), tuple(skipped)
     )
 
 

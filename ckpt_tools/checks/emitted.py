@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ckpt_tools.checks import measured
 from ckpt_tools.container.codes import Code
 from ckpt_tools.model import Severity
 
@@ -228,4 +229,4 @@ _ROWS += (
     ),
 )
 
-CODES: Mapping[str, Code] = {row.code: row for row in _ROWS}
+CODES: Mapping[str, Code] = {row.code: row for row in (*_ROWS, *measured.ROWS)}

@@ -17,7 +17,7 @@ from ckpt_tools.forward.loading import DTYPES, load
 from ckpt_tools.forward.parts import NOTHING, Rows, TargetParts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from ckpt_tools.container.source import ByteSource
@@ -176,9 +176,9 @@ def stand_in(spec: HeadSpec, table: torch.Tensor | None, seed: int = 0) -> Targe
 
     def fetch(ids: Sequence[int]) -> torch.Tensor:
         if table is not None:
-            return table[torch.tensor(ids)]
+            return table.index_select(0, torch.tensor(ids))
         rows = [torch.randn(hidden, generator=torch.Generator().manual_seed(seed + i)) for i in ids]
-        return torch.stack(rows) * hidden**-0.5
+        return torch.stack(rows).mul(hidden**-0.5)
 
     size = table.shape[0] if table is not None else spec.vocab_size or STAND_IN_ROWS
     embed = Rows(fetch, size, dtype=torch.float32) if spec.embedding == "target" else None

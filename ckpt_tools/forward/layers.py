@@ -22,8 +22,13 @@ if TYPE_CHECKING:
 class Comm(Protocol):
     """What tensor parallelism needs of a group of ranks."""
 
-    rank: int
-    size: int
+    @property
+    def rank(self) -> int:
+        """This rank."""
+
+    @property
+    def size(self) -> int:
+        """Ranks in the group."""
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         """The sum over ranks."""

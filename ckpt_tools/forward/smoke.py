@@ -112,7 +112,9 @@ class Smoke:
         return all(check.ok for check in self.checks)
 
 
-def _cast(side: Side, dtype: torch.dtype, device: torch.device) -> Side:
+def cast(side: Side, dtype: torch.dtype, device: torch.device) -> Side:
+    """The side with every floating-point tensor in `dtype`, on `device`."""
+
     def move(t: torch.Tensor) -> torch.Tensor:
         return t.to(device=device, dtype=dtype) if t.is_floating_point() else t.to(device)
 
@@ -350,7 +352,7 @@ def smoke(
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
     unfilled: tuple[str, ...] = (),
-    bench: bool = True,
+    repeats: int = 20,
     seed: int = 0,
 ) -> Smoke:
     """Runs prefill on `tokens` rows and `steps` recursive steps, and checks the result.
@@ -363,7 +365,7 @@ def smoke(
         device: Where to run.
         dtype: The lower precision to compare with float32; `None` takes the weights' own, bfloat16 for float32.
         unfilled: Canonical tensors that the engine leaves unfilled.
-        bench: Time a step.
+        repeats: Of the timed step; 0 times none.
         seed: Of everything drawn.
     """
     device = torch.device(device)
@@ -372,7 +374,7 @@ def smoke(
     own = next(t.dtype for t in side.tensors.values() if t.is_floating_point())
     low = dtype or (own if own not in (torch.float32, torch.float64) else torch.bfloat16)
     found = signs(side.spec, {k: v for k, v in side.tensors.items() if k != "embed_tokens.weight"})
-    wide = _cast(side, torch.float32, device)
+    wide = cast(side, torch.float32, device)
     head = build(wide.spec, wide.tensors, wide.target)
     if isinstance(head, BlockHead):
         steps = min(steps, head.max_steps)
@@ -398,7 +400,7 @@ def smoke(
         value = _relative(single, base.logits)
         detail = f"a batch of {len(rows)} differs from single runs by {value:.3g} of the logits' spread"
         checks.append(Check("batch-equals-single", value <= BATCH, value, BATCH, detail))
-    narrow = _cast(side, low, device)
+    narrow = cast(side, low, device)
     low_head = build(narrow.spec, narrow.tensors, narrow.target)
     low_run, low_finite = _finite(
         low_head,
@@ -428,7 +430,7 @@ def smoke(
         batch=rows.shape[0],
         states=origin,
         checks=tuple(checks),
-        time=time_step(low_head) if bench and low_finite.ok else None,
+        time=time_step(low_head, repeats=repeats) if repeats and low_finite.ok else None,
         peak_bytes=peak,
         signs=found,
         damage=hurt,

@@ -48,6 +48,11 @@ class _Formats(click.ParamType):  # type: ignore[type-arg]  # generic from click
 @click.option("--allow", multiple=True, callback=codes, metavar="CODE", help="Accept a named loss.")
 @click.option("--repair", "repairs", multiple=True, metavar="NAME", help="Opt into a documented repair.")
 @click.option("--checksum", is_flag=True, help="Compare every byte after writing.")
+@click.option(
+    "--prove",
+    is_flag=True,
+    help="Run source and result and write only if they compute the same. Needs torch.",
+)
 @click.option("--dtype", type=click.Choice(("bf16", "fp16", "fp32")), help="Cast floating-point tensors.")
 @click.option(
     "--max-shard-size", callback=size, metavar="SIZE", help="Reshard, for example 5GB; default: as the input."

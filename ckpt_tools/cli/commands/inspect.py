@@ -35,9 +35,9 @@ def command(paths: tuple[str, ...], engines: tuple[str, ...], output: Output, **
 
     resolved: tuple[Engine, ...] = ()
     if engines:
-        from ckpt_tools.engines import resolve
+        from ckpt_tools.api.choosing import choose_engine
 
-        resolved = tuple(resolve(e, "--engine") for e in engines)
+        resolved = tuple(choose_engine(e, "--engine") for e in engines)
     reports: list[Report] = []
     for path in paths:
         try:

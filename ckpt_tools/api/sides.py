@@ -1,0 +1,161 @@
+"""A draft as the reference heads take it: its tensors, what it borrows of the target, one framework's semantics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ckpt_tools import targets
+from ckpt_tools.api.subjects import Opened, open_draft, target_checkpoint
+from ckpt_tools.errors import InputError, Unavailable
+from ckpt_tools.forward import devices
+from ckpt_tools.forward.borrow import Reader, borrow, stand_in
+from ckpt_tools.forward.equivalence import Side
+from ckpt_tools.forward.loading import load_tensors, shapes_of
+from ckpt_tools.forward.spec import resolve
+
+if TYPE_CHECKING:
+    from ckpt_tools.forward.parts import TargetParts
+    from ckpt_tools.forward.semantics import Semantics
+    from ckpt_tools.forward.spec import HeadSpec
+    from ckpt_tools.model import Draft, LoadMap, Target
+
+# Formats whose own framework has reference semantics; the others' drafts are trained as SGLang runs them.
+FRAMEWORKS = {"speculators": "speculators", "vllm": "vllm"}
+
+
+@dataclass(frozen=True)
+class Lender:
+    """The files of a target, opened, with the facts that they state."""
+
+    target: Target
+    reader: Reader
+
+
+def framework_of(draft: Draft) -> str:
+    """The framework whose semantics a draft was trained under."""
+    return next((name for start, name in FRAMEWORKS.items() if draft.format.startswith(start)), "sglang")
+
+
+def open_target(target: Target, *, offline: bool = False) -> Lender:
+    """The target's files: its folder, or its repository on the Hub.
+
+    Raises:
+        Unavailable: They are on the Hub, and it can't be asked.
+        InputError: There are none, or no weights among them.
+    """
+    opened = target_checkpoint(target)
+    where = target.id
+    if opened is None and target.origin != "local":
+        where = target.hf_repo or target.id
+        if target.origin == "registry" and target.hf_repo is None:
+            raise InputError(
+                f"{target.id}: the registry knows no repository of it", "give the target's folder as --target"
+            )
+        if offline:
+            raise Unavailable(
+                f"{where}: its embedding rows are needed and --offline keeps ckpt from asking the Hub",
+                "give the target's folder as --target",
+            )
+        opened = open_draft(f"hf://{where}")
+    if opened is None or not opened.checkpoint.tensors:
+        raise InputError(
+            f"{where}: no weights there, and the head needs rows of the target's matrices",
+            "give a folder with the target's weights",
+        )
+    return _lender(opened, where, target)
+
+
+def _lender(opened: Opened, where: str, target: Target) -> Lender:
+    """Names of the matrices are taken from the files themselves, other facts from what was asked for."""
+    found = targets.from_config(
+        opened.checkpoint.config or {},
+        where,
+        tensors=opened.checkpoint.tensors,
+        origin="local" if target.origin == "local" else "hub",
+    )
+    return Lender(found, Reader(opened.checkpoint, opened.source))
+
+
+def needs_target(spec: HeadSpec) -> bool:
+    """Whether a head borrows anything."""
+    return "target" in (spec.embedding, spec.head)
+
+
+def spec_of(opened: Opened, draft: Draft, semantics: Semantics, *, without: tuple[str, ...] = ()) -> HeadSpec:
+    """The head that ``semantics`` makes of a draft, as if tensors ``without`` weren't there.
+
+    Raises:
+        InputError: A tensor or a size is missing.
+    """
+    shapes = shapes_of(draft, opened.checkpoint)
+    return resolve(draft, {n: s for n, s in shapes.items() if n not in without}, semantics)
+
+
+def side_of(
+    opened: Opened,
+    draft: Draft,
+    spec: HeadSpec,
+    parts: TargetParts,
+    *,
+    capture_layers: tuple[int, ...] | None = None,
+    dtype: str | None = None,
+    without: tuple[str, ...] = (),
+) -> Side:
+    """The draft's tensors under a decided spec.
+
+    Args:
+        opened, draft: The draft.
+        spec: As :func:`spec_of` gave it.
+        parts: What it borrows.
+        capture_layers: Used when the files don't say.
+        dtype: Name of the dtype that floating-point tensors are cast to.
+        without: Tensors to leave out.
+    """
+    skip = (*without, *(("embed_tokens.weight",) if spec.embedding == "target" else ()))
+    tensors = load_tensors(
+        draft,
+        opened.checkpoint,
+        Reader(opened.checkpoint, opened.source),
+        skip=skip,
+        dtype=devices.dtype(dtype) if dtype is not None else None,
+    )
+    layers = None
+    if draft.algorithm not in ("eagle", "mtp"):
+        layers = draft.facts.capture_layers or capture_layers or tuple(range(spec.num_aux))
+    return Side(spec, tensors, parts, layers)
+
+
+def unfilled(draft: Draft, spec: HeadSpec, load: LoadMap | None) -> tuple[str, ...]:
+    """Canonical matrices that the head reads and the engine leaves as uninitialised memory.
+
+    Norms and biases that a loader misses keep their defined defaults; the semantics know about those.
+    """
+    if load is None or load.refused is not None or not load.parameters:
+        return ()
+    lost = set(load.unused)
+    return tuple(
+        sorted(
+            canonical
+            for canonical, name in draft.tensors.items()
+            if name in lost
+            and canonical not in spec.unused
+            and canonical.endswith(".weight")
+            and "norm" not in canonical.rsplit(".", 2)[-2]
+            and not (canonical == "embed_tokens.weight" and spec.embedding == "target")
+            and not (canonical == "lm_head.weight" and spec.head != "own")
+        )
+    )
+
+
+__all__ = [
+    "Lender",
+    "borrow",
+    "framework_of",
+    "needs_target",
+    "open_target",
+    "side_of",
+    "spec_of",
+    "stand_in",
+    "unfilled",
+]
