@@ -192,7 +192,7 @@ def _any_of(key: NDArray[np.uint64], wanted: NDArray[np.uint64]) -> NDArray[np.b
 
 def _unwrapped(padded: NDArray[np.uint8], block: bytes, starts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Where lines begin behind what a container runtime puts before each; its width is that of the first line's."""
-    message = starts.copy()
+    message: NDArray[np.int64] = starts.copy()
     hit = _WRAPPED.match(block)
     if hit is not None and len(starts):
         width = hit.end()

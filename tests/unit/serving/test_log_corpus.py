@@ -65,11 +65,12 @@ def test_cut_anywhere(name: str, size: int) -> None:
     assert reader.snapshot() == read_log(whole)
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+WORKING = [name for name, want in EXPECTED.items() if want["state"] != "failed" and want.get("starts") != 2]
+
+
+@pytest.mark.parametrize("name", WORKING)
 def test_never_failed_on_the_way(name: str) -> None:
     """While a log grows, a start that works is at no moment taken for a failed one."""
-    if EXPECTED[name]["state"] == "failed" or EXPECTED[name].get("starts") == 2:
-        pytest.skip("this one fails")
     reader = LogReader()
     for line in data(name).splitlines(keepends=True):
         reader.feed(line)
