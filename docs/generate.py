@@ -40,6 +40,7 @@ DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 MARK = "<!-- Made by docs/generate.py from the code. -->"
 FOLDERS = ("checks", "formats")
+LOCK = ROOT / "tests" / "meta" / "codes.lock"
 
 #: The letters of a code, and what its family is about.
 FAMILIES: Mapping[str, str] = {
@@ -81,6 +82,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         DOCS / "no-additions.json"
     )  # the registry's targets, not the reader's own
     pages = {DOCS / name: f"{text.rstrip()}\n" for name, text in made()}
+    try:
+        pages[LOCK] = locked(_text(LOCK) or "", {code: _page(code).name for code in known_codes()})
+    except ValueError as error:
+        sys.stderr.write(f"{LOCK.relative_to(ROOT)}: {error}\n")
+        return 1
     stale = [path for path, text in pages.items() if _text(path) != text]
     left = [path for folder in FOLDERS for path in sorted((DOCS / folder).glob("*.md")) if path not in pages]
     for path in (*stale, *left):
@@ -101,9 +107,30 @@ def _text(path: Path) -> str | None:
     return path.read_text("utf-8") if path.is_file() else None
 
 
+def locked(before: str, names: Mapping[str, str]) -> str:
+    """The lock's text with new codes added; lines never go, so that a number is never used again.
+
+    Raises:
+        ValueError: A code has another name than the lock says.
+    """
+    known = dict(line.split(" ", 1) for line in before.splitlines())
+    for number, name in names.items():
+        if known.setdefault(number, name) != name:
+            raise ValueError(
+                f"{number} was {known[number]} and is {name}; a code is never reused: take a free number"
+            )
+    return "".join(f"{number} {name}\n" for number, name in sorted(known.items()))
+
+
+def _page(code: str) -> Page:
+    page = page_of(code)
+    assert page is not None
+    return page
+
+
 def made() -> Iterator[tuple[str, str]]:
     """Every page: its name below docs/ and its text."""
-    pages = [page for code in known_codes() if (page := page_of(code)) is not None]
+    pages = [_page(code) for code in known_codes()]
     yield "checks/README.md", "\n".join(checks_index(pages))
     for page in pages:
         yield f"checks/{page.code}.md", "\n".join(check_page(page))
