@@ -9,10 +9,5 @@ from __future__ import annotations
 from ckpt_tools.sglang_models import RELEASE
 from ckpt_tools.sglang_models._targets import Capturing, wrappers
 
-EntryClass = wrappers(
-    RELEASE,
-    Capturing,
-    "Qwen3VLForConditionalGeneration",
-    "Qwen3VLMoeForConditionalGeneration",
-    "InternS1ProForConditionalGeneration",
-)
+_BUILT_ON_IT = ("Qwen3VLMoeForConditionalGeneration", "InternS1ProForConditionalGeneration")
+EntryClass = wrappers(RELEASE, Capturing, "Qwen3VLForConditionalGeneration", *_BUILT_ON_IT)
