@@ -1,0 +1,101 @@
+"""``ckpt demo``: a tiny real draft and target, and the main job on them."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib import resources
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import copyfile
+from typing import TYPE_CHECKING
+
+from ckpt_tools.errors import UsageError, WriteError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from importlib.resources.abc import Traversable
+
+    from ckpt_tools.model import Report
+
+PARTS = ("draft", "target")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command of the demonstration.
+
+    Attributes:
+        line: As it would be typed.
+        run: Does it; ``None`` for a step that is skipped.
+        skipped: Why.
+    """
+
+    line: str
+    run: Callable[[], Report] | None
+    skipped: str | None = None
+
+
+def write_pair(folder: str) -> Path:
+    """Write the draft, the target and recorded states into ``folder``.
+
+    Raises:
+        UsageError: There is something else in it.
+        WriteError: It can't be written.
+    """
+    out = Path(folder)
+    if out.is_dir() and any(
+        p.name not in (*PARTS, "states.safetensors", "draft-sglang") for p in out.iterdir()
+    ):
+        raise UsageError(f"{folder}: holds other files", "give an empty folder or one that isn't there yet")
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"{folder}: is a file", "give an empty folder or one that isn't there yet")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        _copy(_package_data(), out)
+    except OSError as error:
+        raise WriteError(f"{folder}: can't be written ({error.strerror})", "give another folder") from error
+    return out
+
+
+def _package_data() -> Traversable:
+    """The pair: in the wheel's own folder, in a checkout under ``fixtures``."""
+    root = resources.files("ckpt_tools")
+    packed = root.joinpath("_demo")
+    return packed if packed.is_dir() else root.joinpath("..", "fixtures", "pair")
+
+
+def _copy(source: Traversable, out: Path) -> None:
+    with ExitStack() as stack:
+        for part in PARTS:
+            (out / part).mkdir(exist_ok=True)
+            for file in source.joinpath(part).iterdir():
+                copyfile(stack.enter_context(resources.as_file(file)), out / part / file.name)
+        states = source.joinpath("states.safetensors")
+        copyfile(stack.enter_context(resources.as_file(states)), out / states.name)
+
+
+def steps(folder: str) -> Iterator[Step]:
+    """The commands, in order, on what :func:`write_pair` wrote."""
+    from ckpt_tools.api.converting import Request, fix_keys
+    from ckpt_tools.api.inspecting import inspect
+    from ckpt_tools.api.verifying import VerifyRequest, verify
+
+    draft, target, out = f"{folder}/draft", f"{folder}/target", f"{folder}/draft-sglang"
+    yield Step(f"ckpt inspect {draft}", lambda: inspect(draft))
+    yield Step(
+        f"ckpt fix-keys {draft} {out} --target {target} --force",
+        lambda: fix_keys(Request(draft, out, target=target, force=True)),
+    )
+    yield Step(
+        f"ckpt verify {out} --target {target}",
+        lambda: verify(VerifyRequest(path=out, target=target, deep=True)),
+    )
+    states = f"{folder}/states.safetensors"
+    line = f"ckpt smoke {out} --target {target} --states {states}"
+    if find_spec("torch") is None:
+        yield Step(line, None, "smoke skipped: it needs torch; add it with pip install 'ckpt-tools[torch]'")
+        return
+    from ckpt_tools.api.smoking import SmokeRequest, smoke
+
+    yield Step(line, lambda: smoke(SmokeRequest(out, target, device="cpu", states=states)))
