@@ -156,8 +156,8 @@ def prove(
         Unavailable: torch is missing.
     """
     from ckpt_tools.api import sides
-    from ckpt_tools.forward.equivalence import random_inputs
     from ckpt_tools.forward.equivalence import prove as compare
+    from ckpt_tools.forward.equivalence import random_inputs
     from ckpt_tools.forward.semantics import find
 
     trained, served = find(sides.framework_of(source.draft)), find(framework, version)

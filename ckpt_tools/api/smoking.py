@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from ckpt_tools.api.subjects import Opened
     from ckpt_tools.forward.equivalence import Side
-    from ckpt_tools.forward.parallel import Group
     from ckpt_tools.forward.parts import TargetParts
     from ckpt_tools.forward.smoke import Check, Smoke
     from ckpt_tools.forward.spec import HeadSpec
