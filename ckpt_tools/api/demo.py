@@ -14,7 +14,7 @@ from ckpt_tools.errors import UsageError, WriteError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from importlib.resources.abc import Traversable
+    from importlib.abc import Traversable
 
     from ckpt_tools.model import Report
 
@@ -62,7 +62,7 @@ def _package_data() -> Traversable:
     """The pair: in the wheel's own folder, in a checkout under ``fixtures``."""
     root = resources.files("ckpt_tools")
     packed = root.joinpath("_demo")
-    return packed if packed.is_dir() else root.joinpath("..", "fixtures", "pair")
+    return packed if packed.is_dir() else root.joinpath("..").joinpath("fixtures").joinpath("pair")
 
 
 def _copy(source: Traversable, out: Path) -> None:

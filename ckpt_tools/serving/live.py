@@ -9,6 +9,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from ckpt_tools.errors import Unavailable, UsageError
@@ -189,10 +190,9 @@ def sglang_meta(
             known = False
             break
         correct += count
-    if known:
-        mean = 1 + correct / rounds
-    else:  # a release that gives neither: tokens per verification, the first token comes from the prefill
-        mean = sum((_int(m.get("completion_tokens")) or 1) - 1 for m in metas) / rounds
+    # a release that gives neither: tokens per verification, the first token comes from the prefill
+    made = sum((_int(m.get("completion_tokens")) or 1) - 1 for m in metas)
+    mean = 1 + correct / rounds if known else made / rounds
     histogram: list[int] = []
     for meta in metas:
         row = meta.get("spec_correct_drafts_histogram")
@@ -215,7 +215,7 @@ def sglang_meta(
 def conditional_of(histogram: Sequence[int]) -> tuple[float | None, ...]:
     """Acceptance per position from how often 0, 1, 2, … drafts were accepted."""
     at_least = [sum(histogram[i:]) for i in range(len(histogram))]
-    return tuple(b / a if a else None for a, b in zip(at_least, at_least[1:], strict=False))
+    return tuple(b / a if a else None for a, b in pairwise(at_least))
 
 
 def vllm_metrics(text: str) -> Live | None:
@@ -242,7 +242,7 @@ def vllm_metrics(text: str) -> Live | None:
     if not drafts:
         return None
     counts = [drafts, *(positions[i] for i in sorted(positions))]
-    conditional = tuple(b / a if a else None for a, b in zip(counts, counts[1:], strict=False))
+    conditional = tuple(b / a if a else None for a, b in pairwise(counts))
     return Live(
         "vllm",
         None,
