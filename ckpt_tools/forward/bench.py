@@ -136,7 +136,7 @@ def _graph(run: Callable[[], None]) -> Callable[[], None]:  # pragma: no cover -
     return graph.replay
 
 
-def _times(run: Callable[[], None], repeats: int, device: torch.device, together: int) -> list[float]:
+def _times(run: Callable[[], object], repeats: int, device: torch.device, together: int) -> list[float]:
     """Seconds per run; `together` runs are queued and timed at once."""
     for _ in range(3):
         run()
@@ -160,26 +160,23 @@ def time_step(
     """
     weight: torch.Tensor = head.head  # type: ignore[attr-defined]  # every head has one
     device = weight.device
+    graph = device.type == "cuda" and type(head) is EagleHead
     if type(head) is EagleHead:
-        run: Callable[[], None] = EagleStep(head, 1, capacity)
+        # one row stands for the table: a step reads one, and rows fetched on demand can't be part of a graph
+        kept, row = head.embed, torch.zeros(1, head.spec.hidden_size, device=device, dtype=weight.dtype)
+        head.embed = Table(row)
+        try:
+            run: Callable[[], None] = EagleStep(head, 1, capacity)
+            if graph:  # pragma: no cover - needs a GPU
+                run = _graph(run)
+            times = _times(run, repeats, device, 10 if graph else 1)
+        finally:
+            head.embed = kept
     else:
         tokens = torch.zeros(1, 2, dtype=torch.long, device=device)
         width = head.spec.num_aux * head.spec.target_hidden_size
         aux = torch.randn(1, 2, width, device=device, dtype=weight.dtype)
-
-        def run() -> None:
-            head.draft(tokens, aux, 1)
-
-    graph = device.type == "cuda" and type(head) is EagleHead
-    # one row stands for the table: a step reads one, and rows fetched on demand can't be part of a graph
-    kept = head.embed  # type: ignore[attr-defined]
-    head.embed = Table(torch.zeros(1, head.spec.hidden_size, device=device, dtype=weight.dtype))  # type: ignore[attr-defined]
-    try:
-        if graph:  # pragma: no cover - needs a GPU
-            run = _graph(run)
-        times = _times(run, repeats, device, 10 if graph else 1)
-    finally:
-        head.embed = kept  # type: ignore[attr-defined]
+        times = _times(lambda: head.draft(tokens, aux, 1), repeats, device, 1)
     read = step_bytes(head)
     found = measured_bandwidth(device) if bandwidth is None else bandwidth
     return StepTime(statistics.median(times) * 1e3, read / found * 1e3, read, found, graph)

@@ -258,7 +258,8 @@ def _flags(source: Side, result: Side) -> Iterator[tuple[str, Side]]:
     names = []
     for flag in FLAGS:
         wanted = getattr(source.spec, flag)
-        if wanted == getattr(result.spec, flag):
+        idle = flag == "window_from" and not any((*source.spec.windows, *result.spec.windows))
+        if wanted == getattr(result.spec, flag) or idle:
             continue
         name = "rope base" if flag == "rope" and _only_base(source, result) else NAMES.get(flag, flag)
         changes[flag] = wanted

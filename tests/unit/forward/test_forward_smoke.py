@@ -213,7 +213,8 @@ def test_a_head_that_states_are_too_short_for() -> None:
     assert failed(result) == set()
 
 
-HEALTH = {"alive", "finite", "batch", "steps", "logits", "ids"}
+# the recorded heads have random weights, so nothing is asked of how sure they are
+HEALTH = {"alive", "finite", "batch", "steps", "ids"}
 
 
 @pytest.mark.parametrize(
