@@ -202,12 +202,8 @@ def test_idle_batches_and_position_kinds(beside: Any, tmp_path: Path) -> None:
     assert normed.shape == fed_back[0].shape == (0, 64)
 
 
-@pytest.mark.parametrize(
-    ("version", "message"), [("0.5.9", "captured layers"), ("0.5.14", "captured layers")]
-)
-def test_captured_layers_that_a_releases_graphs_cant_take(
-    version: str, message: str, beside: Any, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("version", ["0.5.9", "0.5.14"])
+def test_captured_layers_that_a_releases_graphs_cant_take(version: str, beside: Any, tmp_path: Path) -> None:
     folder, _ = converted("4aux", tmp_path)
     from ckpt_tools.engines.sglang_ext.head import read_head
     from ckpt_tools.engines.sglang_ext.releases import release
