@@ -187,3 +187,26 @@ def test_mla_attention_of_transformers() -> None:
     attention = MlaAttention(spec, tensors, "", 0, Alone())
     found = attention(data["in.x"], index.expand(2, -1), GrowingCache(), causal_mask(index, index))
     assert relative_error(found, data["out.y"]) < BOUND
+
+
+@pytest.mark.parametrize("skipped", [0, 1])
+@pytest.mark.parametrize("name", sorted(p.stem for p in (FIXTURES / "forward" / "refiners").iterdir()))
+def test_drafting_with_the_true_tokens_is_what_training_computes(name: str, skipped: int) -> None:
+    data, meta = _load(FIXTURES / "forward" / "refiners" / f"{name}.safetensors")
+    config = json.loads(meta["config"])
+    tensors = {k[2:]: v for k, v in data.items() if k.startswith("w.")}
+    spec = SimpleNamespace(
+        algorithm=algorithm_of(config),
+        markov=config.get("markov_head_type"),
+        selector_top_k=config.get("selector_top_k"),
+        jacobi_passes=config.get("num_jacobi_passes"),
+        hidden_size=64,
+    )
+    logits, hidden, true = data["in.logits"], data["in.hidden"], data["in.previous"]
+    head, before = refiner(spec, tensors), true[:, -1]
+    forced = head.forced(logits, hidden, true, before, skipped)
+    free = head.free(logits, hidden, true[:, 0], before, lambda ids: ids, skipped, true[:, 1:])
+    torch.testing.assert_close(free, forced, rtol=1e-5, atol=1e-5)
+    alone = head.free(logits, hidden, true[:, 0], before, lambda ids: ids, skipped, None)
+    assert alone.shape == logits.shape
+    assert bool(alone.argmax(-1).ge(0).all())
