@@ -67,10 +67,4 @@ def _parsed(docstring: str) -> tuple[str, tuple[tuple[str, str], ...]]:
     title, _, body = docstring.partition("\n")
     parts = re.split(r"^\s*(Checks|Why|Example|Fix|References): ", body, flags=re.MULTILINE)
     found = {parts[i]: " ".join(parts[i + 1].split()) for i in range(1, len(parts) - 1, 2)}
-    return title.strip(), tuple((h, _sentence(key, found[key])) for key, h in SECTIONS if key in found)
-
-
-def _sentence(section: str, text: str) -> str:
-    """Prose begins with a capital, unless it begins with a name (``config.json``, ``d2t``); examples are quoted."""
-    word = text.partition(" ")[0]
-    return text[:1].upper() + text[1:] if section in ("Checks", "Why", "Fix") and word.isalpha() else text
+    return title.strip(), tuple((heading, found[key]) for key, heading in SECTIONS if key in found)

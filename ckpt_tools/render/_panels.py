@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ckpt_tools.model import Rope
 from ckpt_tools.render._charts import Point, Scale, bars, captured_layers, points, scale_of, value_range
 from ckpt_tools.render._html import Html, el, join, name
-from ckpt_tools.render._text import line, rope, short, size
+from ckpt_tools.render._text import fact, line, short, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -35,6 +35,7 @@ _PAIRS = (
     ("output norm", "norm_output", None),
     ("captured layers", "capture_layers", None),
     ("ids counted as", "capture_convention", None),
+    ("trained for", "verifier", "id"),
 )
 #: Rows in which the two must be the same number.
 _EQUAL = ("target's hidden size, as fc takes it", "vocabulary")
@@ -79,7 +80,7 @@ def _pair(report: Report) -> Html | None:
         if mine is not None or (other is not None and theirs != "hidden_size"):
             differs = label in _EQUAL and None not in (mine, other) and mine != other
             mark = el("span", "differs", cls="fill nothing") if differs else ""
-            rows.append((label, _said(ours, mine), _said(ours, other) if theirs else "", mark))
+            rows.append((label, fact(ours, mine), fact(ours, other) if theirs else "", mark))
     named = "target" if target is None else f"target {target.id}"
     return section(
         "Draft and target", table(("", "draft", named, ""), rows, numbers=True), _captured(draft, target)
@@ -89,10 +90,6 @@ def _pair(report: Report) -> Html | None:
 def _field(target: Target | None, field: str) -> Any:
     value = getattr(target, field) if target is not None else None
     return asdict(value) if isinstance(value, Rope) else value
-
-
-def _said(fact: str, value: Any) -> str:
-    return rope(value) if fact == "rope" and value is not None else short(value)
 
 
 def _captured(draft: Mapping[str, Any], target: Target | None) -> Html | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ckpt_tools.model import Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from ckpt_tools.model import Engine, Finding, Report, Target
 
@@ -105,6 +105,22 @@ def rope(value: Mapping[str, Any]) -> str:
     if factor is not None:
         parts.append(f"partial {short(factor)}")
     return visible(", ".join(parts))
+
+
+def verifier(value: Mapping[str, Any]) -> str:
+    """The target that a draft names: ``moonshotai/Kimi-K2.5 (KimiK25ForConditionalGeneration)``."""
+    classes = ", ".join(value.get("architectures") or ())
+    named = str(value.get("name") or "not named")
+    return visible(f"{named} ({classes})" if classes else named)
+
+
+#: Facts that have a way of being said of their own.
+SAID: Mapping[str, Callable[[Mapping[str, Any]], str]] = {"rope": rope, "verifier": verifier}
+
+
+def fact(name: str, value: Any) -> str:
+    """A draft's or target's fact as one says it."""
+    return SAID[name](value) if name in SAID and hasattr(value, "items") else short(value)
 
 
 def size(n: float) -> str:

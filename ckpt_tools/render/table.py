@@ -13,9 +13,9 @@ from ckpt_tools.render._layout import columns, row_lines, together, wrapped
 from ckpt_tools.render._text import (
     counted,
     engine_line,
+    fact,
     kind_of,
     line,
-    rope,
     short,
     size,
     spot,
@@ -152,7 +152,7 @@ def _fact(key: str, draft: Mapping[str, Any]) -> str:
     value = draft[key]
     if key == "capture_layers":
         return f"{short(value)} ({draft['capture_convention']} ids)"
-    return rope(value) if key == "rope" else short(value)
+    return fact(key, value)
 
 
 def _tensor(t: Mapping[str, Any]) -> tuple[str, ...]:
