@@ -108,17 +108,17 @@ class EagleStep:
         self.state = torch.zeros(batch, 1, head.spec.hidden_size, device=device, dtype=dtype)
         self.state.normal_()
         self.cache = StaticCache(capacity)
-        self.rows = torch.arange(capacity, device=device)
-        self.cache.slots = self.rows[-1:]
+        rows = torch.arange(capacity, device=device)
+        self.cache.slots = rows[-1:]
+        # masks and positions hang on the row alone: a server has them ready before the step
+        self.masks = head.masks(self.cache.slots, rows, 1)
+        self.positions = (self.cache.slots + head.spec.position_start).expand(batch, -1)
         self.logits = torch.zeros(0)
         self.next = self.token
 
     def __call__(self) -> None:
         """Runs the step; the chosen token is `next`."""
-        slot = self.cache.slots
-        masks = self.head.masks(slot, self.rows, 1)
-        positions = (slot + self.head.spec.position_start).expand(self.token.shape[0], -1)
-        normed, _ = self.head.run(self.token, self.state, positions, self.cache, masks)
+        normed, _ = self.head.run(self.token, self.state, self.positions, self.cache, self.masks)
         self.logits = self.head.score(normed[:, -1])
         self.next = self.head.to_target(self.logits.argmax(-1))
 
