@@ -19,21 +19,26 @@ from ckpt_tools.api.subjects import (
     target_checkpoint,
 )
 from ckpt_tools.container.fingerprint import fingerprint
-from ckpt_tools.container.read import read_ints
+from ckpt_tools.container.open import open_checkpoint
+from ckpt_tools.container.read import read_ints, read_tensor
 from ckpt_tools.container.write import plan_write, write_folder
-from ckpt_tools.convert.apply import RECORD, output_files
-from ckpt_tools.convert.build import Options, allowable, plan_conversion
+from ckpt_tools.convert.apply import RECORD, Input, output_files
+from ckpt_tools.convert.build import plan_conversion
+from ckpt_tools.convert.options import Options, Readers, allowable
 from ckpt_tools.convert.plan import Plan, plan_json
-from ckpt_tools.errors import InputError, UsageError
+from ckpt_tools.convert.repairs import REPAIRS
+from ckpt_tools.convert.sidecars import tables_beside
+from ckpt_tools.errors import CkptError, InputError, UsageError
 from ckpt_tools.formats import formats, read_draft
 from ckpt_tools.model import Severity, Verifier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from ckpt_tools.container.layout import OutFile, OutWeights
     from ckpt_tools.model import CaptureConvention, Draft, Finding, Report, Target
 
-REPAIRS = ("d2t-absolute",)
+INTEGERS = ("I64", "I32", "BOOL", "U8")
 DTYPES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}
 
 
@@ -97,16 +102,14 @@ def fix_keys(request: Request, progress: Callable[[int, int], None] | None = Non
         draft,
         to,
         fingerprint(opened.checkpoint),
-        lambda name: tuple(read_ints(opened.checkpoint, name, opened.source)),
+        readers_of(opened, target, derived_before(record)),
         target=target,
-        same=comparer(opened, target_checkpoint(target)),
         options=Options(
             request.allow,
             request.repairs,
             DTYPES[request.dtype] if request.dtype else None,
             request.max_shard_size,
         ),
-        derived_before=derived_before(record),
     )
     facts = draft_facts(opened.checkpoint, draft)
     content = None
@@ -114,7 +117,7 @@ def fix_keys(request: Request, progress: Callable[[int, int], None] | None = Non
     if not plan.refused and request.prove:
         facts["proof"], proven = _prove(plan, opened, draft, target, request)
     if not plan.refused and not proven:
-        plan, content = _carry_out(plan, opened, request, progress)
+        plan, content = _carry_out(plan, opened, target, request, progress)
         facts["written"] = None if request.dry_run else str(Path(request.out))
     facts["plan"] = plan_json(plan)
     return report(
@@ -126,6 +129,33 @@ def fix_keys(request: Request, progress: Callable[[int, int], None] | None = Non
         target=target,
         content=content,
     )
+
+
+def readers_of(opened: Opened, target: Target | None, derived: frozenset[str] = frozenset()) -> Readers:
+    """What a plan may read of a draft and of its target, beside headers."""
+    theirs = target_checkpoint(target)
+    return Readers(
+        ints=lambda name: tuple(read_ints(opened.checkpoint, name, opened.source)),
+        raw=lambda name: read_tensor(opened.checkpoint, name, opened.source),
+        same=comparer(opened, theirs),
+        beside=tables_beside(
+            tuple(f.name for f in opened.checkpoint.files), lambda n: _side_tables(opened, n)
+        ),
+        target=theirs.checkpoint if theirs is not None else None,
+        derived_before=derived,
+    )
+
+
+def _side_tables(opened: Opened, name: str) -> Mapping[str, tuple[int, ...]]:
+    """The integer tensors of a pickled file beside the weights; empty when it holds none or isn't local."""
+    path = opened.source.local(name)
+    if path is None:
+        return {}
+    try:
+        tables = open_checkpoint(path)
+    except CkptError:
+        return {}
+    return {n: tuple(read_ints(tables, n)) for n, t in tables.tensors.items() if t.dtype in INTEGERS}
 
 
 def _check_words(request: Request) -> None:
@@ -183,6 +213,17 @@ def _verifier_of(record: Mapping[str, Any]) -> Verifier | None:
     return Verifier(block["name_or_path"], tuple(map(str, block.get("architectures") or ())))
 
 
+def _files(plan: Plan, opened: Opened, target: Target | None) -> tuple[OutWeights | OutFile, ...]:
+    """What the output folder will hold; a stitched plan takes the target's tensors from the target's files."""
+    theirs = target_checkpoint(target) if any(t.origin == "target" for t in plan.tensors) else None
+    return output_files(
+        plan,
+        Input(opened.checkpoint, opened.source),
+        ckpt_tools.__version__,
+        Input(theirs.checkpoint, theirs.source) if theirs is not None else None,
+    )
+
+
 def _prove(
     plan: Plan, opened: Opened, draft: Draft, target: Target | None, request: Request
 ) -> tuple[dict[str, Any] | None, tuple[Finding, ...]]:
@@ -193,7 +234,7 @@ def _prove(
     """
     from ckpt_tools.api.proving import Known, engines_of, prove
 
-    files = output_files(plan, opened.checkpoint, opened.source, ckpt_tools.__version__)
+    files = _files(plan, opened, target)
     parent = None if request.dry_run else Path(request.out).absolute().parent
     if parent is not None and not parent.is_dir():
         parent = None
@@ -216,9 +257,13 @@ def _prove(
 
 
 def _carry_out(
-    plan: Plan, opened: Opened, request: Request, progress: Callable[[int, int], None] | None
+    plan: Plan,
+    opened: Opened,
+    target: Target | None,
+    request: Request,
+    progress: Callable[[int, int], None] | None,
 ) -> tuple[Plan, dict[str, str] | None]:
-    files = output_files(plan, opened.checkpoint, opened.source, ckpt_tools.__version__)
+    files = _files(plan, opened, target)
     if request.dry_run:
         layout = plan_write(request.out, files)
         return replace(plan, bytes_shared=layout.bytes_shared, bytes_copied=layout.bytes_copied), None

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.container.layout import FileRange, OutFile, OutTensor, OutWeights, Produced
-from ckpt_tools.container.read import iter_tensor
+from ckpt_tools.container.read import is_pickled, iter_tensor, read_tensor
 from ckpt_tools.convert.casts import cast_chunks
-from ckpt_tools.convert.plan import plan_json
+from ckpt_tools.convert.plan import Part, plan_json
 from ckpt_tools.convert.shards import INDEX, nbytes
 from ckpt_tools.errors import Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from ckpt_tools.container.source import ByteSource
@@ -44,18 +45,32 @@ def record_bytes(plan: Plan, version: str) -> bytes:
     return config_bytes(record)
 
 
+@dataclass(frozen=True)
+class Input:
+    """A checkpoint that tensors of the output come from, and where its bytes are."""
+
+    checkpoint: Checkpoint
+    source: ByteSource
+
+
 def output_files(
-    plan: Plan, checkpoint: Checkpoint, source: ByteSource, version: str
+    plan: Plan, draft: Input, version: str, target: Input | None = None
 ) -> tuple[OutWeights | OutFile, ...]:
     """Everything that the output folder will hold, weights first and config.json last.
 
+    Args:
+        draft: The conversion's input.
+        target: The target that the draft is put into, when the plan stitches.
+
     Raises:
-        Unavailable: The input isn't on a local disk.
+        Unavailable: An input isn't on a local disk.
     """
+    inputs = {"draft": draft, **({"target": target} if target is not None else {})}
+    home = target if target is not None and any(t.origin == "target" for t in plan.tensors) else draft
     shards: dict[str, list[OutTensor]] = {}
     for tensor in plan.tensors:
-        shards.setdefault(tensor.shard, []).append(_out(tensor, checkpoint, source))
-    metadata = {**checkpoint.metadata, "format": "pt"}
+        shards.setdefault(tensor.shard, []).append(_out(tensor, inputs[tensor.origin]))
+    metadata = {**home.checkpoint.metadata, "format": "pt"}
     files: list[OutWeights | OutFile] = [OutWeights(name, tuple(ts), metadata) for name, ts in shards.items()]
     if len(shards) > 1:
         index = {
@@ -63,9 +78,9 @@ def output_files(
             "weight_map": {t.name: t.shard for t in sorted(plan.tensors, key=lambda t: t.name)},
         }
         files.append(OutFile(INDEX, config_bytes(index)))
-    sizes = {f.name: f.size for f in checkpoint.files}
+    sizes = {f.name: f.size for f in home.checkpoint.files}
     for name in plan.carried:
-        files.append(OutFile(name, FileRange(_local(source, name), 0, sizes[name])))
+        files.append(OutFile(name, FileRange(_local(home.source, name), 0, sizes[name])))
     files.append(OutFile(RECORD, record_bytes(plan, version)))
     files.append(OutFile("config.json", config_bytes(plan.config)))
     return tuple(files)
@@ -81,20 +96,54 @@ def _local(source: ByteSource, name: str) -> Path:
     return path
 
 
-def _out(tensor: Tensor, checkpoint: Checkpoint, source: ByteSource) -> OutTensor:
+def _out(tensor: Tensor, given: Input) -> OutTensor:
     if tensor.data is not None:
         data = tensor.data
         return OutTensor(tensor.name, tensor.dtype, tensor.shape, Produced(len(data), lambda: iter((data,))))
     assert tensor.source is not None and tensor.source_dtype is not None
-    info = checkpoint.tensors[tensor.source]
-    path = _local(source, info.file)
-    pickled = any(f.name == info.file and f.kind == "pickle" for f in checkpoint.files)
-    if tensor.dtype == tensor.source_dtype and not pickled:
-        return OutTensor(tensor.name, tensor.dtype, tensor.shape, FileRange(path, info.start, info.stop))
-    native, before, after = tensor.source, tensor.source_dtype, tensor.dtype
+    checkpoint, source = given.checkpoint, given.source
+    parts = tensor.parts or (Part(tensor.source, 0, checkpoint.tensors[tensor.source].nbytes),)
+    infos = [checkpoint.tensors[part.source] for part in parts]
+    paths = {info.file: _local(source, info.file) for info in infos}
+    pickled = any(f.name in paths and f.kind == "pickle" for f in checkpoint.files)
+    if tensor.dtype == tensor.source_dtype and not pickled and tensor.rows is None and len(parts) == 1:
+        start = infos[0].start
+        span = FileRange(paths[infos[0].file], start + parts[0].start, start + parts[0].stop)
+        return OutTensor(tensor.name, tensor.dtype, tensor.shape, span)
+    before, after, name = tensor.source_dtype, tensor.dtype, tensor.source
 
     def chunks() -> Iterator[bytes]:
-        raw = iter_tensor(checkpoint, native, source)
-        return raw if before == after else cast_chunks(raw, before, after, native)
+        raw = (
+            _rows(tensor, checkpoint, source)
+            if tensor.rows is not None
+            else _joined(parts, checkpoint, source)
+        )
+        return raw if before == after else cast_chunks(raw, before, after, name)
 
     return OutTensor(tensor.name, tensor.dtype, tensor.shape, Produced(nbytes(tensor), chunks))
+
+
+def _joined(parts: Iterable[Part], checkpoint: Checkpoint, source: ByteSource) -> Iterator[bytes]:
+    """The parts' bytes, one after the other."""
+    for part in parts:
+        info = checkpoint.tensors[part.source]
+        if (part.start, part.stop) == (0, info.nbytes):
+            yield from iter_tensor(checkpoint, part.source, source)
+        elif is_pickled(checkpoint, info):
+            yield read_tensor(checkpoint, part.source, source)[part.start : part.stop]
+        else:
+            yield source.read(info.file, info.start + part.start, info.start + part.stop)
+
+
+def _rows(tensor: Tensor, checkpoint: Checkpoint, source: ByteSource) -> Iterator[bytes]:
+    """The source's rows in another order; a row is read when it is its turn."""
+    assert tensor.source is not None and tensor.rows is not None
+    info = checkpoint.tensors[tensor.source]
+    width = info.nbytes // info.shape[0]
+    whole = read_tensor(checkpoint, tensor.source, source) if is_pickled(checkpoint, info) else None
+    for row in tensor.rows:
+        start = row * width
+        if whole is not None:
+            yield whole[start : start + width]
+        else:
+            yield source.read(info.file, info.start + start, info.start + start + width)

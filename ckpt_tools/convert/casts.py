@@ -42,6 +42,18 @@ def _from_float(values: np.ndarray[Any, Any], dtype: str, name: str) -> bytes:
     return bytes(cast.tobytes())
 
 
+def to_float64(data: bytes, dtype: str) -> np.ndarray[Any, Any]:
+    """Little-endian elements as float64."""
+    return _to_float32(data, dtype).astype("<f8")
+
+
+def from_float64(values: np.ndarray[Any, Any], dtype: str, name: str) -> bytes:
+    """Values as little-endian elements of a dtype. Raises :class:`InputError` for one that doesn't fit float16."""
+    if dtype == "F64":
+        return bytes(values.astype("<f8").tobytes())
+    return _from_float(values, dtype, name)
+
+
 def cast_chunks(chunks: Iterable[bytes], source: str, result: str, name: str) -> Iterator[bytes]:
     """Cast a stream of little-endian elements.
 

@@ -9,9 +9,12 @@ from ckpt_tools.checks.base import finding
 from ckpt_tools.engines.capture import default_layers, ids_for
 from ckpt_tools.engines.history import family, first_release, releases_read
 from ckpt_tools.engines.versions import parse
+from ckpt_tools.formats.dflash import FAMILY
 from ckpt_tools.model import Engine, Severity
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ckpt_tools.formats.base import Format
     from ckpt_tools.model import Draft, DraftFacts, Finding, Target
 
@@ -68,6 +71,8 @@ def _at(draft: Draft) -> str:
 def decide(draft: Draft, to: Format, target: Target | None) -> WrittenIds:
     """The ids to write for a format's engine, or why there are none."""
     facts = draft.facts
+    if draft.algorithm in ("eagle", "mtp"):
+        return WrittenIds()
     served_by_sglang = to.engine is not None and family(to.engine) == "sglang"
     if draft.ambiguous_capture is not None:
         written = list(draft.ambiguous_capture)
@@ -87,6 +92,10 @@ def decide(draft: Draft, to: Format, target: Target | None) -> WrittenIds:
     if layers is None:
         return WrittenIds(findings=tuple(_without_ids(draft)))
     depth = target.num_hidden_layers if target else None
+    if to.fixed_capture:
+        return WrittenIds(findings=tuple(_fixed(layers, depth, to, _at(draft))))
+    if draft.algorithm in FAMILY:
+        return _family(draft, layers, depth, to)
     if layers[0] < 0 or (depth is not None and layers[-1] >= depth - 1):
         what = (
             "the embedding's output (id 0)"
@@ -107,7 +116,10 @@ def decide(draft: Draft, to: Format, target: Target | None) -> WrittenIds:
             )
     top = tuple(k + 1 for k in layers)
     if not served_by_sglang:
-        return WrittenIds(top_level=top)
+        outputs = to.engine is None and to.capture.convention[:1] == ("layer_output",)
+        if outputs and layers[0] < 0:
+            return WrittenIds(findings=(_embedding_id(to, _at(draft)),))
+        return WrittenIds(nested=layers if outputs else None, top_level=top)
     architecture = target_class(draft, target)
     if layers[0] != 1 and architecture is None:
         return WrittenIds(
@@ -148,11 +160,77 @@ def decide(draft: Draft, to: Format, target: Target | None) -> WrittenIds:
     return WrittenIds(ids.nested, top, ids.needs, tuple(notes))
 
 
+def _embedding_id(to: Format, at: str) -> Finding:
+    return finding(
+        "CAP002",
+        f"the draft captures the embedding's output (id 0), and {to.title} counts outputs of layers from 0",
+        pointer=at,
+        severity=Severity.ERROR,
+        hint="vLLM captures it (--to vllm)",
+    )
+
+
+def _fixed(layers: tuple[int, ...], depth: int | None, to: Format, at: str) -> Iterator[Finding]:
+    """A format without ids, whose readers capture the default layers."""
+    if not is_default(layers, depth):
+        yield finding(
+            "CAP002",
+            f"layers {list(layers)} aren't the default ones, and {to.title} captures those whatever a config says",
+            pointer=at,
+            severity=Severity.ERROR,
+            hint="--to sglang and --to vllm write the ids",
+        )
+    else:
+        depths = (
+            f"a target of {depth} layers"
+            if depth
+            else f"a target of {layers[-1] + 4} layers, if that is its depth"
+        )
+        yield finding(
+            "CAP009",
+            f"the ids are left out: {to.title} has no field for them, and layers {list(layers)} are its defaults on {depths}",
+            pointer=at,
+            severity=Severity.INFO,
+        )
+
+
+def _family(draft: Draft, layers: tuple[int, ...], depth: int | None, to: Format) -> WrittenIds:
+    """Ids of the DFlash family: outputs of layers everywhere but in speculators' format, which counts inputs."""
+    top = tuple(k + 1 for k in layers)
+    found: list[Finding] = []
+    at = "/aux_hidden_state_layer_ids" if draft.format == "speculators" else "/dflash_config/target_layer_ids"
+    counts_outputs = to.name != "speculators"
+    if depth is not None and layers[-1] >= depth:
+        found.append(
+            finding(
+                "CAP002",
+                f"the draft captures the output of layer {layers[-1]} of a target of {depth}",
+                pointer=at,
+                severity=Severity.ERROR,
+                hint="name the target that the draft was trained for",
+            )
+        )
+    elif counts_outputs and layers[0] < 0:
+        found.append(_embedding_id(to, at))
+    elif to.engine != "vllm" and counts_outputs and depth is not None and layers[-1] == depth - 1:
+        found.append(
+            finding(
+                "CAP002",
+                f"the draft captures the output of the last layer ({layers[-1]} of {depth}), which most of SGLang's target classes never "
+                "reach, and which other readers take behind the final norm",
+                pointer=at,
+                severity=Severity.ERROR if to.engine == "sglang" else Severity.WARNING,
+                hint="vLLM captures it (--to vllm)",
+            )
+        )
+    return WrittenIds(top_level=top, findings=tuple(found))
+
+
 def _without_ids(draft: Draft) -> list[Finding]:
     """No ids: engines take their defaults, which suits a head that takes three layers."""
     config = draft.facts
     found: list[Finding] = []
-    if config.num_aux not in (None, 3):
+    if draft.algorithm not in FAMILY and config.num_aux not in (None, 3):
         found.append(
             finding(
                 "CAP010",
@@ -165,8 +243,10 @@ def _without_ids(draft: Draft) -> list[Finding]:
     return found
 
 
-def _needs(facts: DraftFacts, written: WrittenIds) -> list[tuple[str, str]]:
+def _needs(facts: DraftFacts, algorithm: str, written: WrittenIds) -> list[tuple[str, str]]:
     """(first SGLang release, what needs it)."""
+    if algorithm != "eagle3":
+        return []
     kind = "mla" if facts.layer_type == "mla" else "llama"
     needs: list[tuple[str | None, str]] = []
     if kind == "mla":
@@ -188,11 +268,11 @@ def _needs(facts: DraftFacts, written: WrittenIds) -> list[tuple[str, str]]:
     return [(version, what) for version, what in needs if version is not None]
 
 
-def first_releases(facts: DraftFacts, to: Format, written: WrittenIds) -> list[Finding]:
+def first_releases(facts: DraftFacts, algorithm: str, to: Format, written: WrittenIds) -> list[Finding]:
     """The first SGLang release that serves what is written, when it isn't every release."""
     if to.engine != "sglang":
         return []
-    needs = _needs(facts, written)
+    needs = _needs(facts, algorithm, written)
     if not needs:
         return []
     newest_need = max((version for version, _ in needs), key=parse)
@@ -202,8 +282,8 @@ def first_releases(facts: DraftFacts, to: Format, written: WrittenIds) -> list[F
     return [finding("ENG002", f"needs sglang >= {newest_need}: {listed}")]
 
 
-def launch_flags(facts: DraftFacts, to: Format) -> tuple[str, ...]:
+def launch_flags(facts: DraftFacts, algorithm: str, to: Format) -> tuple[str, ...]:
     """Flags that carry what the config can't say."""
-    if to.engine == "sglang" and facts.sliding_window is not None:
+    if to.engine == "sglang" and algorithm not in FAMILY and facts.sliding_window is not None:
         return ("--speculative-draft-window-size", str(facts.sliding_window))
     return ()

@@ -12,7 +12,16 @@ if TYPE_CHECKING:
 
     from ckpt_tools.model import Draft, Finding
 
-Origin = Literal["source", "bytes"]
+Origin = Literal["draft", "target"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A range of bytes inside a tensor of the input."""
+
+    source: str
+    start: int
+    stop: int
 
 
 @dataclass(frozen=True)
@@ -26,7 +35,9 @@ class Tensor:
         source_dtype: In the input; differs from ``dtype`` for a cast.
         data: The bytes of a synthesised tensor.
         rows: Row order to take the source in, or ``None`` for as it is.
+        parts: Ranges of the input that follow one another in it; empty for the whole source.
         shard: Output file.
+        origin: Whose files the source is in.
     """
 
     name: str
@@ -37,6 +48,8 @@ class Tensor:
     source_dtype: str | None = None
     data: bytes | None = None
     rows: tuple[int, ...] | None = None
+    parts: tuple[Part, ...] = ()
+    origin: Origin = "draft"
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,7 @@ class Clue:
         holds: The test; defaults to presence.
         absent: Turns the test round.
         weight: How much it counts when matches are ranked.
+        parts: Clues of which one is enough; undecided only when all of them are.
     """
 
     kind: str
@@ -67,9 +68,13 @@ class Clue:
     holds: Callable[[Seen], bool] | None = None
     absent: bool = False
     weight: int = 1
+    parts: tuple[Clue, ...] = ()
 
     def test(self, seen: Seen) -> bool | None:
         """True or False; ``None`` when that half isn't there."""
+        if self.parts:
+            verdicts = [part.test(seen) for part in self.parts]
+            return True if any(verdicts) else False if False in verdicts else None
         if self.kind == "any":
             return bool(self.holds and self.holds(seen))
         if self.kind == "config":
@@ -118,6 +123,16 @@ def field_is(path: str, *values: object) -> Clue:
     )
 
 
+def field_differs(path: str, other: str) -> Clue:
+    """The config states both fields, and they differ."""
+
+    def holds(seen: Seen) -> bool:
+        first, second = (pointer(seen.config or {}, p) for p in (path, other))
+        return first is not None and second is not None and first != second
+
+    return Clue("config", path, f"{path} differs from {other}", holds)
+
+
 def architecture_is(*names: str) -> Clue:
     """The first entry of ``architectures`` is one of these."""
 
@@ -138,13 +153,9 @@ def has_file(name: str, says: str, weight: int = 1) -> Clue:
     return Clue("any", name, says, lambda seen: name in seen.files, weight=weight)
 
 
-def any_of(says: str, *clues: Clue) -> Clue:
+def any_of(says: str, *clues: Clue, weight: int = 1) -> Clue:
     """At least one of the clues holds; undecided only when all of them are."""
-
-    def holds(seen: Seen) -> bool:
-        return any(clue.test(seen) for clue in clues)
-
-    return Clue("any", " | ".join(c.key for c in clues), says, holds)
+    return Clue("any", " | ".join(c.key for c in clues), says, weight=weight, parts=clues)
 
 
 def width_is(pattern: str, factor: int, of: str, says: str) -> Clue:
@@ -172,11 +183,12 @@ class Variant:
         names: Tensor naming.
         drops: Patterns of tensors that are never carried over, with the reason.
         architecture: Written as ``architectures[0]``; ``None`` when the writer decides.
-        within: Patterns of the tensors that are the draft's own, for a draft inside a target's files; the others are the
-            target's and are left alone. Empty when all of them are the draft's.
+        inside: Patterns of the tensors that are the draft's own, for a draft inside a target's files; the others are the
+            target's and are left alone. ``None`` when all of them are the draft's.
         read_only: Recognised and read; nothing is written this way.
         omits: Patterns of canonical tensors that the format has no room for, with the reason; they are left behind.
         needs: Canonical tensors that the format's readers can't do without: derived or refused.
+        experts: How it holds a layer's experts: ``fused`` (one tensor for all) or ``split`` (one each).
     """
 
     algorithm: str
@@ -186,10 +198,11 @@ class Variant:
     layer_type: str | None = None
     drops: tuple[tuple[str, str], ...] = ()
     architecture: str | None = None
-    within: tuple[str, ...] = ()
+    inside: Callable[[Seen], tuple[str, ...]] | None = None
     read_only: bool = False
     omits: tuple[tuple[str, str], ...] = ()
     needs: tuple[str, ...] = ()
+    experts: str | None = None
 
 
 @dataclass(frozen=True)

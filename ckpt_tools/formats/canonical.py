@@ -186,6 +186,9 @@ MTP = (
     Slot("mtp_layers.{i}.mlp.**", None),
 )
 
+#: Heads that are recognised and that no format here writes.
+_ANYTHING = (Slot("**", None, "never"),)
+
 ALGORITHMS: Mapping[str, tuple[Slot, ...]] = {
     "eagle": EAGLE,
     "eagle3": EAGLE3,
@@ -196,6 +199,8 @@ ALGORITHMS: Mapping[str, tuple[Slot, ...]] = {
     "dspark": DSPARK,
     "xpress": XPRESS,
     "mtp": MTP,
+    "medusa": _ANYTHING,
+    "dflare": _ANYTHING,
 }
 
 

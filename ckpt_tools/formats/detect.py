@@ -147,8 +147,9 @@ def read_as(
     """Read a checkpoint as a given format's variant, whatever recognition makes of it."""
     kept: dict[str, str] = {}
     dropped: dict[str, str] = {}
+    inside = variant.inside(detection.seen) if variant.inside is not None else ("**",)
     for name, native in detection.raw.items():
-        if variant.within and not any(fits(pattern, name) for pattern in variant.within):
+        if not any(fits(pattern, name) for pattern in inside):
             continue
         reason = next((why for pattern, why in variant.drops if fits(pattern, name)), None)
         if reason is None:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from ckpt_tools.formats.base import Clue, Seen, any_of, no_field, no_tensor
+from typing import TYPE_CHECKING
+
+from ckpt_tools.formats.base import Clue, Seen, any_of, has_tensor, no_field, no_tensor
 from ckpt_tools.formats.canonical import vocabulary
 from ckpt_tools.formats.names import NameMap, Row
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ckpt_tools.model import DraftFacts
 
 
 def _fc_over_two(seen: Seen) -> bool:
@@ -27,6 +34,11 @@ SIGNATURE: Clue = any_of(
     Clue("config", "num_hidden_layers", "a Llama of one layer and no weights to look at", _one_layer_llama),
 )
 
+#: speculators up to 0.6 name fc otherwise.
+FUSION: Clue = any_of(
+    "fusion_fc over [embedding, hidden]", has_tensor("fusion_fc.weight", ""), has_tensor("transformer.**", "")
+)
+
 NO_LATER_HEAD = (
     no_field("draft_vocab_size", "no draft_vocab_size (EAGLE-3)"),
     no_field("eagle_config", "no eagle_config (EAGLE-3)"),
@@ -39,3 +51,12 @@ NO_LATER_HEAD = (
 )
 
 NAMES = NameMap((Row("**", "**"),), vocabulary("eagle"))
+
+TARGETS_HEAD = (("lm_head.weight", "the target's own head, which every engine takes from the target"),)
+_NORMS = ("layers.0.input_layernorm.weight", "embedding_layernorm.weight", "pre_lm_head_layernorm.weight")
+
+
+def norms(facts: DraftFacts, tensors: Mapping[str, str]) -> str | None:  # noqa: ARG001
+    """Norms that HASS drafts have and EAGLE-1 doesn't."""
+    found = [n for n in _NORMS if n in tensors]
+    return f"{', '.join(found)}: engines build EAGLE-1 without these norms" if found else None

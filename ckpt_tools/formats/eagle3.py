@@ -27,6 +27,8 @@ NO_OTHER_HEAD = (
     no_tensor("hidden_norm.weight", "no norm after fc (DFlash)"),
     no_tensor("markov_head.**", "no Markov head (DSpark)"),
     no_tensor("candidate_selector.**", "no candidate selector (DFlash2)"),
+    no_tensor("medusa_heads.**", "no Medusa heads"),
+    no_tensor("parallel_draft_heads.**", "no parallel heads (EAGLE-Medusa)"),
     no_tensor("eh_proj.**", "no eh_proj (MTP)"),
 )
 
@@ -37,6 +39,11 @@ DROPS: tuple[tuple[str, str], ...] = (
     ("**rotary_emb.cos_cached", "a rotary cache; engines compute it from the config"),
     ("**rotary_emb.sin_cached", "a rotary cache; engines compute it from the config"),
     ("rotary_emb.inv_freq", "a rotary cache; engines compute it from the config"),
+)
+
+#: The target's embedding, where a format's folders never hold one.
+NO_EMBEDDING = (
+    ("embed_tokens.weight", "this format's folders hold no embedding; readers take the target's"),
 )
 
 #: vLLM and speculators norm later layers by `input_layernorm`; a `hidden_norm` beside it is SGLang's twin.
@@ -65,6 +72,9 @@ VLLM = NameMap(
 
 #: P-EAGLE: as speculators and vLLM name EAGLE-3, with its mask.
 PEAGLE = NameMap((Row("midlayer.**", "layers.0.**", read_only=True), _SAME), vocabulary("peagle"))
+
+#: The same with vLLM's twin of later layers' norm.
+PEAGLE_VLLM = NameMap(VLLM.rows, vocabulary("peagle"))
 
 #: EAGLE's own naming, one layer.
 MIDLAYER = NameMap((Row("midlayer.**", "layers.0.**"), _SAME), VOCABULARY)

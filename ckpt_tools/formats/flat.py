@@ -22,7 +22,15 @@ OWNED = frozenset(
         "use_sliding_window", "layer_types", "max_window_layers", "hidden_act", "rms_norm_eps", "attention_bias",
         "mlp_bias", "bias", "tie_word_embeddings", "dtype", "torch_dtype", "embed_requires_grad",
         "transformer_layer_config", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
-        "v_head_dim", "method", "model", "transformers_version",
+        "v_head_dim", "method", "model", "transformers_version", "dflash_config", "block_size", "dspark_block_size",
+        "mask_token_id", "dspark_noise_token_id", "pard_token", "ptd_token_id", "parallel_drafting", "target_layer_ids",
+        "dspark_target_layer_ids", "aux_hidden_state_layer_ids", "sample_from_anchor", "sliding_window_non_causal",
+        "is_causal", "projector_type", "markov_rank", "markov_head_type", "enable_confidence_head",
+        "confidence_head_with_markov", "confidence_head_alpha", "conv_kernel_size", "conv_group_size", "selector_rank",
+        "selector_top_k", "xpress_rank", "xpress_mlp_ratio", "num_jacobi_passes", "num_target_layers", "shift_label",
+        "pure_draft_prefix_len", "gru_hidden_dim", "emb_dim", "attention_mode", "num_nextn_predict_layers",
+        "num_aux_layers", "target_model_type", "quantization_config", "compression_config", "medusa", "modal_type",
+        "use_mrope", "fusion_bias", "layernorms", "transformer_layer_architecture", "has_own_lm_head",
     }
 )  # fmt: skip
 
@@ -36,6 +44,10 @@ FRAMEWORK_ONLY: Mapping[str, str] = {
     "base_model_ep_plan": "written by transformers, read by nobody",
     "base_model_tp_plan": "written by transformers, read by nobody",
     "_name_or_path": "a path on the machine that trained the draft",
+    "quantization_config": "the target's; the draft's own tensors are plain",
+    "compression_config": "the target's; the draft's own tensors are plain",
+    "modal_type": "AngelSlim's own bookkeeping",
+    "target_model_type": "the trainer's own bookkeeping",
     "transformers_version": "of the writer, not of the draft",
 }
 

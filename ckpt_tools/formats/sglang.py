@@ -1,24 +1,29 @@
-"""SGLang's EAGLE-3 drafts, which SpecForge writes too: a flat config, ``midlayer.*`` names, nested capture ids."""
+"""SGLang's drafts: a flat config with nested capture ids, ``midlayer.*`` names (EAGLE-3), DSpark's heads' facts on top."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from ckpt_tools.formats import dflash, eagle1
+from ckpt_tools.formats import dflash, eagle1, limits
 from ckpt_tools.formats.base import (
     CaptureIds,
     Clue,
     Format,
+    Implied,
     Limit,
     Seen,
     Variant,
     WriteRequest,
+    any_of,
     architecture_is,
     architecture_not,
     field_is,
     has_field,
     has_tensor,
     no_field,
+    no_tensor,
 )
 from ckpt_tools.formats.eagle3 import DROPS, MLA, NO_OTHER_HEAD, NOT_MLA, SGLANG, SIGNATURE
 from ckpt_tools.formats.facts import decoder_facts, id_list, integer, overlay, qk_norms
@@ -32,10 +37,29 @@ if TYPE_CHECKING:
 
 #: Classes that belong to other formats or algorithms, by name.
 FOREIGN = (
-    "Eagle3Speculator", "Eagle3DraftModel", "PEagleDraftModel", "PEagleSpeculator", "PeagleLlamaForCausalLM",
-    "LlamaForCausalLM", "Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM", "Eagle3DeepseekV3ForCausalLM",
-    "LlamaForCausalLMEagle", "EagleLlamaForCausalLM", "LlamaForCausalLMEagle3Deep",
+    "Eagle3Speculator",
+    "Eagle3DraftModel",
+    "PEagleDraftModel",
+    "PEagleSpeculator",
+    "PeagleLlamaForCausalLM",
+    "LlamaForCausalLM",
+    "Eagle3LlamaForCausalLM",
+    "Eagle3Qwen3ForCausalLM",
+    "Eagle3DeepseekV3ForCausalLM",
+    "LlamaForCausalLMEagle",
+    "EagleLlamaForCausalLM",
+    "LlamaForCausalLMEagle3Deep",
     "CosyVoice3Eagle3LlamaForCausalLM",
+)
+DSPARK = ("Qwen3DSparkModel", "LingDSparkModel", "Lfm2DSparkDraftModel", "DSparkMiniMaxDraftModel")
+#: Classes written per algorithm of the DFlash family.
+DFLASH_CLASSES: Mapping[str, str] = MappingProxyType(
+    {
+        "dflash": "DFlashDraftModel",
+        "dflash2": "DFlash2DraftModel",
+        "domino": "DFlashDraftModel",
+        "dspark": "Qwen3DSparkModel",
+    }
 )  # fmt: skip
 
 LATER_HIDDEN_NORM = Clue(
@@ -54,14 +78,18 @@ NOT_SPECULATORS = no_field("speculators_model_type", "not speculators' layout")
 
 def read(config: Mapping[str, Any], seen: Seen, variant: Variant) -> DraftFacts:  # noqa: ARG001
     """Facts of a flat config; ``eagle_config`` may hold some of them too."""
-    if variant.algorithm in ("domino", "dspark"):
+    if variant.algorithm in dflash.FAMILY:
         return dflash.read_flat(config)
     facts = decoder_facts(config)
+    if variant.algorithm == "eagle":
+        return replace(facts, draft_vocab_size=None, fc_bias=None)
     nested = config.get("eagle_config")
     block: Mapping[str, Any] = nested if isinstance(nested, dict) else {}
     ids = id_list(block.get("eagle_aux_hidden_state_layer_ids"))
     norm_before_fc = block.get("norm_before_fc")
     use_aux_norm = config.get("use_aux_norm")
+    if block.get("use_aux_hidden_state") is False:
+        facts = replace(facts, extra={**facts.extra, "use_aux_hidden_state": False})
     return overlay(
         facts,
         norm_before_fc=norm_before_fc if isinstance(norm_before_fc, bool) else None,
@@ -75,13 +103,19 @@ def write(request: WriteRequest) -> dict[str, Any]:
 
     Ids go nested for SGLang and, one higher, on top for vLLM; both rope spellings and both dtype fields are there.
     """
+    if request.algorithm == "eagle":
+        return _write_eagle(request)
+    if request.algorithm in dflash.FAMILY:
+        return _write_dflash(request)
     mla = request.variant.layer_type == "mla"
     config = flat_config(
         request,
         "Eagle3DeepseekV2ForCausalLM" if mla else "LlamaForCausalLMEagle3",
         "kimi_k2" if mla else "llama",
     )
-    eagle_config: dict[str, Any] = {"use_aux_hidden_state": True}
+    eagle_config: dict[str, Any] = {
+        "use_aux_hidden_state": request.facts.extra.get("use_aux_hidden_state", True)
+    }
     if request.nested_ids is not None:
         eagle_config["eagle_aux_hidden_state_layer_ids"] = list(request.nested_ids)
     if request.top_level_ids is not None:
@@ -92,6 +126,27 @@ def write(request: WriteRequest) -> dict[str, Any]:
     # No SGLang release reads it; vLLM's default for a flat config is false, and saying so costs nothing.
     config["norm_before_residual"] = bool(request.facts.norm_before_residual)
     return config
+
+
+def _write_eagle(request: WriteRequest) -> dict[str, Any]:
+    """EAGLE-1: ``bias`` would give the layers biases that nothing fills, and fc's loads whatever it says (both run)."""
+    biased = "layers.0.self_attn.q_proj.bias" in request.tensors
+    config = flat_config(
+        request,
+        "Qwen2ForCausalLMEagle" if biased else "LlamaForCausalLMEagle",
+        "qwen2" if biased else "llama",
+    )
+    return {k: v for k, v in config.items() if k not in ("bias", "draft_vocab_size")}
+
+
+def _write_dflash(request: WriteRequest) -> dict[str, Any]:
+    """The DFlash family: z-lab's layout; DSpark says which slot it predicts from, because readers differ where it's silent."""
+    config = dflash.write_flat(request, DFLASH_CLASSES[request.algorithm])
+    if request.algorithm == "dspark":
+        config["sample_from_anchor"] = bool(request.facts.extra.get("sample_from_anchor"))
+        config["target_layer_ids"] = list(request.facts.capture_layers or ())
+        config["markov_rank"] = request.facts.extra.get("markov_rank", 0)
+    return {k: config[k] for k in sorted(config) if k != "draft_vocab_size"}
 
 
 def _norm_before_residual(facts: DraftFacts, tensors: Mapping[str, str]) -> str | None:  # noqa: ARG001
@@ -148,6 +203,7 @@ LIMITS = (
         _norm_before_residual,
         "vLLM serves such a head as it is (--to vllm); SGLang serves it with ckpt's model package (--to sglang-ext); "
         "training with norm_before_residual=False (speculators train --no-norm-before-residual) avoids it",
+        algorithms=limits.EAGLE3,
     ),
     Limit(
         "NRM002",
@@ -155,27 +211,59 @@ LIMITS = (
         _qk_norms,
         "vLLM serves qwen3 layers (--to vllm); SGLang does with ckpt's model package (--to sglang-ext); training with "
         "a llama draft (--draft-arch llama) avoids it",
+        algorithms=limits.EAGLE3,
     ),
     Limit(
         "KEY005",
         "bias-dropped-by-engine",
         _biases,
         "vLLM keeps attention biases (--to vllm); SGLang does with ckpt's model package (--to sglang-ext)",
+        algorithms=limits.EAGLE3,
     ),
     Limit(
         "HED003",
         "trained-embedding-replaced",
         _embedding,
         "vLLM keeps a draft's own embedding (--to vllm); SGLang does with ckpt's model package (--to sglang-ext)",
+        algorithms=limits.EAGLE3,
     ),
     Limit("CFG006", "activation-unsupported", _activation, "no SGLang release serves this head"),
+    Limit(
+        "NRM011",
+        "eagle-norms-unsupported",
+        eagle1.norms,
+        "no engine serves EAGLE-1 with norms of its own (HASS); keep it as it is",
+        algorithms=("eagle",),
+    ),
+    dflash.ANCHOR,
+    dflash.CAPTURE,
+    replace(dflash.MASK, algorithms=dflash.FAMILY),
+    limits.REDUCED_MARKOV,
     Limit(
         "NRM005",
         "norm-flag-not-implemented",
         _mla_norm_before_fc,
         "no SGLang release serves an MLA head with norm_before_fc",
+        algorithms=limits.EAGLE3,
     ),
 )
+
+
+def _anchor_first(facts: DraftFacts, algorithm: str) -> DraftFacts:
+    if algorithm != "dspark" or "sample_from_anchor" in facts.extra:
+        return facts
+    return replace(facts, extra={**facts.extra, "sample_from_anchor": True})
+
+
+ANCHOR_FIRST = Implied(
+    _anchor_first,
+    "sample_from_anchor isn't stated; SGLang and vLLM take true for a plain DSpark config "
+    "(sglang 0.5.23 dspark_config.py:29-31, vllm 0.33.0 v1/worker/gpu/spec_decode/dspark/speculator.py:49)",
+)
+
+#: One more layer in a name than SGLang's own: Model-Optimizer's Megatron export, which SGLang drops without a word.
+_NO_DEEP = no_tensor("midlayer.{j}.**", "no midlayer.N (Megatron export)")
+_NO_EAGLE3 = (no_tensor("midlayer.**", "no midlayer (EAGLE-3)"),)
 
 FORMAT = Format(
     name="sglang",
@@ -184,7 +272,7 @@ FORMAT = Format(
         Variant(
             algorithm="eagle3",
             layer_type="llama",
-            must=(SIGNATURE, NOT_MLA, NOT_SPECULATORS, architecture_not(*FOREIGN), *NO_OTHER_HEAD),
+            must=(SIGNATURE, NOT_MLA, NOT_SPECULATORS, architecture_not(*FOREIGN), *NO_OTHER_HEAD, _NO_DEEP),
             hints=(
                 architecture_is("LlamaForCausalLMEagle3"),
                 has_field(
@@ -226,28 +314,63 @@ FORMAT = Format(
             hints=(has_tensor("fc.bias", "fc has a bias"),),
             names=eagle1.NAMES,
             drops=DROPS,
+            omits=eagle1.TARGETS_HEAD,
+            needs=("fc.bias",),
         ),
+        # What is written is recognised as z-lab's, whose layout it is.
         *(
             Variant(
                 algorithm=algorithm,
                 layer_type="qwen3",
-                must=(dflash.SIGNATURE, NOT_SPECULATORS, *dflash.only(algorithm), architecture_is(*names)),
-                hints=(has_field("dflash_config", "a dflash_config block", 2),),
+                must=(),
                 names=dflash.names(algorithm),
                 drops=DROPS,
+                omits=dflash.TARGETS_OWN,
             )
-            for algorithm, names in (
-                ("domino", ("DFlashDraftModel",)),
-                (
-                    "dspark",
-                    (
-                        "Qwen3DSparkModel",
-                        "LingDSparkModel",
-                        "Lfm2DSparkDraftModel",
-                        "DSparkMiniMaxDraftModel",
-                    ),
+            for algorithm in ("dflash", "dflash2")
+        ),
+        Variant(
+            algorithm="domino",
+            layer_type="qwen3",
+            must=(
+                dflash.SIGNATURE,
+                NOT_SPECULATORS,
+                *dflash.only("domino"),
+                *_NO_EAGLE3,
+                architecture_is("DFlashDraftModel"),
+                any_of(
+                    "projector_type is domino",
+                    field_is("dflash_config/projector_type", "domino"),
+                    field_is("projector_type", "domino"),
+                    has_tensor("prefix_gru.**", ""),
                 ),
-            )
+            ),
+            hints=(
+                has_field("dflash_config", "a dflash_config block", 2),
+                field_is("dflash_config/projector_type", "domino"),
+            ),
+            names=dflash.names("domino"),
+            drops=DROPS,
+            omits=dflash.TARGETS_OWN,
+        ),
+        Variant(
+            algorithm="dspark",
+            layer_type="qwen3",
+            must=(
+                dflash.SIGNATURE,
+                NOT_SPECULATORS,
+                *dflash.only("dspark"),
+                architecture_is(*DSPARK),
+                no_tensor("d2t", "no d2t: the whole vocabulary"),
+            ),
+            hints=(
+                has_field("markov_rank", "markov_rank on top", 2),
+                has_field("dflash_config", "a dflash_config block"),
+                has_tensor("markov_head.**", "the Markov head has a name of its own"),
+            ),
+            names=dflash.names("dspark"),
+            drops=DROPS,
+            omits=dflash.TARGETS_OWN,
         ),
     ),
     read=read,
@@ -267,9 +390,12 @@ FORMAT = Format(
         "sglang 0.5.23 srt/models/kimi_k25_eagle3.py:428-499",
         "sglang 0.5.23 srt/model_executor/model_runner_components/spec_aux_hidden_state.py:185-196",
         "SpecForge a6b6b023 specforge/modeling/draft/llama3_eagle.py",
+        "sglang 0.5.23 srt/models/llama_eagle.py:54-150, srt/models/dflash.py:886-1000, srt/models/dspark.py:186-696",
+        "sglang 0.5.23 srt/speculative/dspark_components/dspark_config.py:29-31 (sample_from_anchor is true when absent)",
     ),
     schema="sglang.eagle3.config.json",
     write=write,
     engine="sglang",
     limits=LIMITS,
+    implied=ANCHOR_FIRST,
 )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ckpt_tools.formats import dflash
+from ckpt_tools.formats import dflash, eagle1, limits
 from ckpt_tools.formats.base import (
     CaptureIds,
+    Clue,
     Format,
+    Implied,
     Limit,
     Seen,
     Variant,
@@ -41,6 +44,25 @@ ARCHITECTURES: Mapping[str, tuple[str, ...]] = {
     "mtp": ("MTPDraftModel",),
     "eagle": ("EagleSpeculator",),
 }
+#: The config class that training copies beside, per algorithm.
+CONFIGS: Mapping[str, str] = {
+    "eagle3": "Eagle3",
+    "peagle": "PEagle",
+    "dflash": "DFlash",
+    "dflash2": "DFlash2",
+    "dspark": "DSpark",
+    "xpress": "XPress",
+    "mtp": "MTP",
+}
+#: Facts of the heads that each algorithm has a field for, beside the family's.
+FAMILY_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "dflash": (),
+    "dflash2": ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k"),
+    "dspark": ("markov_rank", "markov_head_type", "enable_confidence_head", "confidence_head_with_markov"),
+    "xpress": ("xpress_rank", "xpress_mlp_ratio", "num_jacobi_passes"),
+}
+#: Decoder configs that speculators has an MTP layer for (speculators 0.9.0 models/mtp/model_definitions.py:152-205).
+MTP_LAYERS = ("qwen3", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 #: EAGLE-1 and HASS of releases up to 0.6.
 _EAGLE1 = NameMap(
     (Row("fusion_fc.**", "fc.**"), Row("transformer.**", "layers.0.**"), Row("**", "**")), vocabulary("eagle")
@@ -50,6 +72,14 @@ NAMES: Mapping[str, NameMap] = {
     "peagle": PEAGLE,
     "mtp": NameMap((Row("**", "**"),), vocabulary("mtp")),
     **{a: dflash.names(a) for a in ("dflash", "dflash2", "dspark", "xpress")},
+}
+
+#: What the tensors have to show, so that a folder without its config is told from others.
+SIGNATURES: Mapping[str, tuple[Clue, ...]] = {
+    "eagle": (eagle1.FUSION,),
+    "peagle": (has_tensor("mask_hidden", "P-EAGLE's mask_hidden"),),
+    "mtp": (has_tensor("mtp_layers.**", "mtp_layers.* (next-token layers)"),),
+    **{a: (dflash.SIGNATURE, *dflash.only(a)) for a in ("dflash", "dflash2", "dspark", "xpress")},
 }
 
 #: The release whose layout is written.
@@ -96,27 +126,42 @@ def read(config: Mapping[str, Any], seen: Seen, variant: Variant) -> DraftFacts:
         mask_token_id=integer(config, "mask_token_id"),
     )
     heads = {k: config[k] for k in dflash.HEAD_FIELDS if config.get(k) is not None}
-    if heads:
-        facts = overlay(facts, extra={**facts.extra, **heads})
-    if variant.algorithm in ("dflash", "dflash2", "dspark", "xpress"):
-        facts = overlay(facts, layer_type="qwen3")
+    if variant.algorithm in dflash.FAMILY:
+        # Its windows' field is about sliding layers alone (speculators 0.9.0 models/dflash/attention.py:42-43).
+        if config.get("sliding_window_non_causal") is True and facts.sliding_window is not None:
+            heads["sliding_window_non_causal"] = True
+        return overlay(facts, layer_type="qwen3", extra={**facts.extra, **heads})
+    if variant.algorithm == "mtp":
+        kind = text(decoder, "model_type")
+        return overlay(
+            facts, layer_type=kind, extra={**facts.extra, **({"model_type": kind} if kind else {})}
+        )
+    if variant.algorithm == "eagle":
+        return replace(facts, draft_vocab_size=None, fc_bias=boolean(config, "fusion_bias"))
     if "model_type" not in decoder and any(n.endswith("self_attn.q_norm.weight") for n in seen.tensors):
         return overlay(facts, layer_type="qwen3")
     return facts
 
 
-def proposal(source: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
-    """The proposal block: the source's own when it has one, else greedy with three tokens, as training writes it."""
-    block = source.get("speculators_config")
+def proposal(request: WriteRequest) -> dict[str, Any]:
+    """The proposal block: the source's own when it has one, else greedy with as many tokens as training writes."""
+    block = request.source_config.get("speculators_config")
     if isinstance(block, dict) and isinstance(block.get("proposal_methods"), list):
         return {k: block[k] for k in ("proposal_methods", "default_proposal_method") if k in block}
     method = {
         "accept_tolerance": 0.0,
         "proposal_type": "greedy",
-        "speculative_tokens": 8 if algorithm == "peagle" else 3,
+        "speculative_tokens": _tokens(request),
         "verifier_accept_k": 1,
     }
     return {"proposal_methods": [method], "default_proposal_method": "greedy"}
+
+
+def _tokens(request: WriteRequest) -> int:
+    """Tokens per round as training writes them (speculators 0.9.0 models/*/core.py from_training_args)."""
+    if request.algorithm in dflash.FAMILY and request.facts.block_size is not None:
+        return request.facts.block_size - (0 if request.facts.extra.get("sample_from_anchor") else 1)
+    return 8 if request.algorithm == "peagle" else 3
 
 
 def layer_config(request: WriteRequest) -> dict[str, Any]:
@@ -154,34 +199,75 @@ def layer_config(request: WriteRequest) -> dict[str, Any]:
     return {k: out[k] for k in sorted(out) if out[k] is not None or k == "sliding_window"}
 
 
-def write(request: WriteRequest) -> dict[str, Any]:
-    """A config that speculators 0.9.0 loads; no top-level ``model_type`` (vLLM would ignore the nested blocks)."""
+def _shared(request: WriteRequest, decoder: Mapping[str, Any]) -> dict[str, Any]:
+    """What every algorithm has; no top-level ``model_type`` (vLLM would ignore the nested blocks)."""
+    verifier = request.facts.verifier or Verifier(None)
+    return {
+        "architectures": [ARCHITECTURES[request.algorithm][0]],
+        "auto_map": {"": f"config.{CONFIGS[request.algorithm]}SpeculatorConfig"},
+        "dtype": request.facts.dtype,
+        "speculators_config": {
+            "algorithm": request.algorithm,
+            **proposal(request),
+            "verifier": {"architectures": list(verifier.architectures), "name_or_path": verifier.name},
+        },
+        "speculators_model_type": request.algorithm,
+        "speculators_version": WRITTEN_VERSION,
+        "tie_word_embeddings": False,
+        "transformer_layer_config": dict(decoder),
+    }
+
+
+def _eagle3(request: WriteRequest) -> dict[str, Any]:
     facts = request.facts
-    verifier = facts.verifier or Verifier(None)
-    algorithm = request.algorithm
-    config: dict[str, Any] = {
-        "architectures": ["Eagle3DraftModel"],
-        "auto_map": {"": "config.Eagle3SpeculatorConfig"},
+    ids = list(request.top_level_ids) if request.top_level_ids else None
+    peagle = request.algorithm == "peagle"
+    return {
         "draft_vocab_size": facts.draft_vocab_size,
-        "dtype": facts.dtype,
-        "eagle_aux_hidden_state_layer_ids": list(request.top_level_ids) if request.top_level_ids else None,
-        "embed_requires_grad": bool(facts.embed_requires_grad),
+        "eagle_aux_hidden_state_layer_ids": ids,
+        "embed_requires_grad": peagle if facts.embed_requires_grad is None else facts.embed_requires_grad,
         "fc_norm": bool(facts.fc_norm),
         "norm_before_fc": bool(facts.norm_before_fc),
         "norm_before_residual": bool(facts.norm_before_residual),
         "norm_output": bool(facts.norm_output),
-        "speculators_config": {
-            "algorithm": algorithm,
-            **proposal(request.source_config, algorithm),
-            "verifier": {"architectures": list(verifier.architectures), "name_or_path": verifier.name},
-        },
-        "speculators_model_type": algorithm,
-        "speculators_version": WRITTEN_VERSION,
         "target_hidden_size": facts.target_hidden_size,
-        "tie_word_embeddings": False,
-        "transformer_layer_config": layer_config(request),
+        **({"mask_token_id": facts.mask_token_id} if peagle else {}),
     }
-    return config
+
+
+def _dflash(request: WriteRequest) -> dict[str, Any]:
+    """The DFlash family. Without sliding layers ``sliding_window_non_causal`` has no meaning in training, and vLLM turns
+    false into causal for all layers (vllm 0.33.0 transformers_utils/configs/speculators/algos.py:90-126), so it is true."""
+    facts = request.facts
+    heads = {k: v for k, v in facts.extra.items() if k in FAMILY_FIELDS[request.algorithm]}
+    return {
+        "aux_hidden_state_layer_ids": list(request.top_level_ids) if request.top_level_ids else None,
+        "block_size": facts.block_size,
+        "draft_vocab_size": facts.draft_vocab_size or facts.vocab_size,
+        "mask_token_id": facts.mask_token_id,
+        "sample_from_anchor": bool(facts.extra.get("sample_from_anchor")),
+        "sliding_window_non_causal": facts.sliding_window is None
+        or bool(facts.extra.get("sliding_window_non_causal")),
+        "target_hidden_size": facts.target_hidden_size,
+        **heads,
+    }
+
+
+def _mtp_decoder(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The target's own text config, as it stands (speculators 0.9.0 convert/mtp/converter.py)."""
+    for key in ("transformer_layer_config", "text_config"):
+        if isinstance(config.get(key), dict):
+            return dict(config[key])
+    return {k: v for k, v in config.items() if k != "quantization_config"}
+
+
+def write(request: WriteRequest) -> dict[str, Any]:
+    """A config that speculators 0.9.0 loads."""
+    if request.algorithm == "mtp":
+        shared = _shared(request, _mtp_decoder(request.source_config))
+        return dict(sorted({**shared, "num_nextn_predict_layers": 1}.items()))
+    own = _dflash(request) if request.algorithm in dflash.FAMILY else _eagle3(request)
+    return dict(sorted({**_shared(request, layer_config(request)), **own}.items()))
 
 
 def _layer_type(facts: DraftFacts, tensors: Mapping[str, str]) -> str | None:  # noqa: ARG001
@@ -212,12 +298,87 @@ def _verifier(facts: DraftFacts, tensors: Mapping[str, str]) -> str | None:  # n
     )
 
 
+def _mtp_kind(facts: DraftFacts, tensors: Mapping[str, str]) -> str | None:  # noqa: ARG001
+    kind = facts.extra.get("model_type")
+    return (
+        None
+        if kind in MTP_LAYERS
+        else f"next-token layers of {kind}: speculators has them for {', '.join(MTP_LAYERS)}"
+    )
+
+
+def _whole_vocabulary(facts: DraftFacts, tensors: Mapping[str, str]) -> str | None:
+    if "d2t" not in tensors and facts.draft_vocab_size in (None, facts.vocab_size):
+        return None
+    return (
+        f"a reduced vocabulary of {facts.draft_vocab_size}: speculators' DFlash2 has the target's whole one"
+    )
+
+
+def _head_facts(facts: DraftFacts, tensors: Mapping[str, str]) -> str | None:  # noqa: ARG001
+    named = [
+        k
+        for k in ("use_gemma_norm", "output_multiplier", "final_logit_softcapping", "attention_sink_bias")
+        if facts.extra.get(k)
+    ]
+    return f"{', '.join(named)}: speculators' DFlash has no such field" if named else None
+
+
 LIMITS = (
-    Limit("LAY004", "layer-type-unsupported", _layer_type, "keep the draft in SGLang's or vLLM's format"),
-    Limit("KEY005", "bias-dropped-by-engine", _fc_bias, "keep the draft in SGLang's format"),
-    Limit("SHP004", "draft-width-unsupported", _widths, "keep the draft in SGLang's or vLLM's format"),
+    Limit(
+        "LAY004",
+        "layer-type-unsupported",
+        _layer_type,
+        "keep the draft in SGLang's or vLLM's format",
+        algorithms=limits.EAGLE3,
+    ),
+    Limit(
+        "KEY005",
+        "bias-dropped-by-engine",
+        _fc_bias,
+        "keep the draft in SGLang's format",
+        algorithms=limits.EAGLE3,
+    ),
+    Limit(
+        "SHP004",
+        "draft-width-unsupported",
+        _widths,
+        "keep the draft in SGLang's or vLLM's format",
+        algorithms=(*limits.EAGLE3, *dflash.FAMILY),
+    ),
     Limit("CFG009", "verifier-unknown", _verifier, "name it: --target ID, a folder or a Hub id"),
+    Limit(
+        "LAY004",
+        "layer-type-unsupported",
+        _mtp_kind,
+        "stitch the layers back into their target (--to bundled)",
+        algorithms=("mtp",),
+    ),
+    Limit(
+        "PAR011",
+        "reduced-vocabulary-unsupported",
+        _whole_vocabulary,
+        "vLLM and z-lab's format take it",
+        algorithms=("dflash2",),
+    ),
+    Limit(
+        "PAR012",
+        "head-fact-inexpressible",
+        _head_facts,
+        "keep the draft in z-lab's format",
+        algorithms=dflash.FAMILY,
+    ),
+    dflash.CAUSAL,
+    dflash.MASK,
+    dflash.CAPTURE,
 )
+
+
+def _silent(facts: DraftFacts, algorithm: str) -> DraftFacts:
+    if algorithm != "dspark" or "sample_from_anchor" in facts.extra:
+        return facts
+    return replace(facts, extra={**facts.extra, "sample_from_anchor": False})
+
 
 FORMAT = Format(
     name="speculators",
@@ -242,7 +403,7 @@ FORMAT = Format(
         *(
             Variant(
                 algorithm=algorithm,
-                must=(field_is("speculators_model_type", algorithm),),
+                must=(field_is("speculators_model_type", algorithm), *SIGNATURES[algorithm]),
                 hints=(
                     architecture_is(*ARCHITECTURES[algorithm]),
                     has_field("transformer_layer_config", "the decoder's config is nested", 2),
@@ -250,6 +411,9 @@ FORMAT = Format(
                 ),
                 names=names,
                 drops=(*DROPS, *TWIN_DROP),
+                # Removed in 0.7: no release that is served loads it any more.
+                read_only=algorithm == "eagle",
+                experts="fused" if algorithm == "mtp" else None,
             )
             for algorithm, names in NAMES.items()
         ),
@@ -270,4 +434,10 @@ FORMAT = Format(
     write=write,
     engine="vllm",
     limits=LIMITS,
+    implied=Implied(
+        _silent,
+        "sample_from_anchor isn't stated; readers take false for such an older export "
+        "(vllm 0.33.0 transformers_utils/configs/speculators/algos.py:188)",
+    ),
+    sorted_rows=True,
 )

@@ -1,10 +1,11 @@
-"""vLLM's plain EAGLE-3 drafts: a flat config with capture ids on top, ``layers.N.*`` names, q/k norms and biases kept."""
+"""vLLM's plain drafts: a flat config with capture ids on top, ``layers.N.*`` names, q/k norms and biases kept."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ckpt_tools.formats import eagle1, sglang
+from ckpt_tools.formats import dflash, eagle1, limits, sglang
 from ckpt_tools.formats.base import (
     CaptureIds,
     Format,
@@ -15,6 +16,7 @@ from ckpt_tools.formats.base import (
     any_of,
     architecture_is,
     architecture_not,
+    field_differs,
     field_is,
     has_field,
     has_tensor,
@@ -26,7 +28,7 @@ from ckpt_tools.formats.eagle3 import (
     MLA,
     NO_OTHER_HEAD,
     NOT_MLA,
-    PEAGLE,
+    PEAGLE_VLLM,
     SIGNATURE,
     TWIN_DROP,
     VLLM,
@@ -40,6 +42,11 @@ if TYPE_CHECKING:
     from ckpt_tools.model import DraftFacts
 
 _TOP_LEVEL_IDS = has_field("eagle_aux_hidden_state_layer_ids", "capture ids on the config's top level", 2)
+_OWN_VOCABULARY = any_of(
+    "a vocabulary of its own, which vLLM alone reads from a plain folder",
+    has_tensor("d2t", ""),
+    field_differs("draft_vocab_size", "vocab_size"),
+)
 _EAGLE1 = (
     "EagleLlamaForCausalLM",
     "EagleLlama4ForCausalLM",
@@ -63,6 +70,10 @@ def unwrap(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def read(config: Mapping[str, Any], seen: Seen, variant: Variant) -> DraftFacts:
     """Facts of a flat vLLM config."""
     flat = unwrap(config)
+    if variant.algorithm in dflash.FAMILY:
+        return dflash.read_flat(flat)
+    if variant.algorithm == "eagle":
+        return replace(sglang.read(flat, seen, variant), layer_type="llama")
     facts = sglang.read(flat, seen, variant)
     ids = id_list(flat.get("eagle_aux_hidden_state_layer_ids"))
     qk = any(n.endswith("self_attn.q_norm.weight") for n in seen.tensors)
@@ -82,6 +93,10 @@ def write(request: WriteRequest) -> dict[str, Any]:
     top-level ids (vllm 0.33.0 model_executor/models/llama_eagle3.py:209-221).
     """
     facts = request.facts
+    if request.algorithm == "eagle":
+        return _write_eagle(request)
+    if request.algorithm in dflash.FAMILY:
+        return _write_dflash(request)
     architecture, model_type = {
         "qwen3": ("Eagle3Qwen3ForCausalLM", "qwen3"),
         "mla": ("Eagle3DeepseekV2ForCausalLM", "kimi_k2"),
@@ -92,6 +107,8 @@ def write(request: WriteRequest) -> dict[str, Any]:
         config["eagle_aux_hidden_state_layer_ids"] = list(request.top_level_ids)
     if facts.num_aux not in (None, 3):
         config["num_aux_hidden_states"] = facts.num_aux
+    if facts.extra.get("use_aux_hidden_state") is False:
+        config["eagle_config"] = {"use_aux_hidden_state": False}
     if facts.attention_bias:
         config["attention_bias"] = True
     if facts.mlp_bias:
@@ -100,7 +117,26 @@ def write(request: WriteRequest) -> dict[str, Any]:
         config["sliding_window"] = facts.sliding_window
         config["layer_types"] = list(facts.layer_types or ("sliding_attention",) * (facts.num_layers or 1))
         config["use_sliding_window"] = True
+    if request.algorithm == "peagle":
+        config["parallel_drafting"] = True
+        config["ptd_token_id"] = facts.mask_token_id
     return config
+
+
+def _write_eagle(request: WriteRequest) -> dict[str, Any]:
+    """EAGLE-1 under the class that vLLM takes with ``--method eagle``."""
+    config = flat_config(request, "EagleLlamaForCausalLM", "llama")
+    if request.facts.attention_bias:
+        config["attention_bias"] = True
+    return {k: v for k, v in config.items() if k not in ("bias", "draft_vocab_size")}
+
+
+def _write_dflash(request: WriteRequest) -> dict[str, Any]:
+    """The DFlash family: as SGLang's, with the draft's own vocabulary where it has one."""
+    config = sglang.write(request)
+    if request.facts.draft_vocab_size is not None:
+        config["draft_vocab_size"] = request.facts.draft_vocab_size
+    return {k: config[k] for k in sorted(config)}
 
 
 def _fc_bias(facts: DraftFacts, tensors: Mapping[str, str]) -> str | None:
@@ -115,6 +151,7 @@ LIMITS = (
         "bias-dropped-by-engine",
         _fc_bias,
         "SGLang keeps it when the config says bias: true (--to sglang)",
+        algorithms=limits.EAGLE3,
     ),
     Limit(
         "NRM005",
@@ -125,7 +162,19 @@ LIMITS = (
             else None
         ),
         "no engine serves an MLA head with norm_before_fc",
+        algorithms=limits.EAGLE3,
     ),
+    Limit(
+        "NRM011",
+        "eagle-norms-unsupported",
+        eagle1.norms,
+        "no engine serves EAGLE-1 with norms of its own (HASS); keep it as it is",
+        algorithms=("eagle",),
+    ),
+    replace(limits.SILU, algorithms=()),
+    dflash.ANCHOR,
+    dflash.CAPTURE,
+    dflash.MASK,
 )
 
 FORMAT = Format(
@@ -173,7 +222,7 @@ FORMAT = Format(
                 has_field("ptd_token_id", "a mask token in vLLM's spelling", 2),
                 _TOP_LEVEL_IDS,
             ),
-            names=PEAGLE,
+            names=PEAGLE_VLLM,
             drops=(*DROPS, *TWIN_DROP),
         ),
         Variant(
@@ -191,21 +240,52 @@ FORMAT = Format(
             hints=(architecture_is(*_EAGLE1), no_tensor("fc.bias", "fc has no bias")),
             names=eagle1.NAMES,
             drops=DROPS,
+            omits=(*eagle1.TARGETS_HEAD, ("fc.bias", "all zero, and vLLM builds fc without a bias")),
+        ),
+        # With the target's whole vocabulary what is written is recognised as z-lab's or SGLang's, whose layouts it is.
+        *(
+            Variant(
+                algorithm=algorithm,
+                layer_type="qwen3",
+                must=(
+                    dflash.SIGNATURE,
+                    sglang.NOT_SPECULATORS,
+                    *dflash.only(algorithm),
+                    architecture_is(name),
+                    _OWN_VOCABULARY,
+                ),
+                hints=(
+                    architecture_is(name),
+                    has_field("dflash_config", "a dflash_config block", 2),
+                    has_tensor("d2t", "a d2t: the draft's own vocabulary", 2),
+                ),
+                names=dflash.names(algorithm),
+                drops=DROPS,
+            )
+            for algorithm, name in sglang.DFLASH_CLASSES.items()
+            if algorithm != "domino"
         ),
     ),
     read=read,
     capture=CaptureIds(
-        paths=("eagle_aux_hidden_state_layer_ids", "eagle_config/eagle_aux_hidden_state_layer_ids"),
-        convention=("layer_input", "layer_output"),
-        certain=(True, False),
+        paths=(
+            "eagle_aux_hidden_state_layer_ids",
+            "dflash_config/target_layer_ids",
+            "target_layer_ids",
+            "eagle_config/eagle_aux_hidden_state_layer_ids",
+        ),
+        convention=("layer_input", "layer_output", "layer_output", "layer_output"),
+        certain=(True, True, True, False),
     ),
     references=(
         "vllm 0.33.0 transformers_utils/configs/eagle.py:42-88",
         "vllm 0.33.0 model_executor/models/llama_eagle3.py:82-442",
         "vllm 0.33.0 v1/worker/gpu/spec_decode/eagle/eagle3_utils.py:119",
+        "vllm 0.33.0 model_executor/models/llama_eagle.py, qwen3_dflash.py:84-93, qwen3_dspark.py:209-357",
     ),
     schema="vllm.eagle3.config.json",
     write=write,
     engine="vllm",
     limits=LIMITS,
+    implied=sglang.ANCHOR_FIRST,
 )

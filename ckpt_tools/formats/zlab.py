@@ -14,9 +14,10 @@ from ckpt_tools.formats.base import (
     architecture_is,
     architecture_not,
     has_field,
+    no_field,
+    no_tensor,
 )
 from ckpt_tools.formats.eagle3 import DROPS
-from ckpt_tools.formats.flat import flat_config
 from ckpt_tools.formats.sglang import NOT_SPECULATORS
 
 if TYPE_CHECKING:
@@ -25,8 +26,11 @@ if TYPE_CHECKING:
     from ckpt_tools.model import DraftFacts
 
 ARCHITECTURES: Mapping[str, str] = {"dflash": "DFlashDraftModel", "dflash2": "DFlash2DraftModel"}
-#: Facts that stand in ``dflash_config`` alone: top-level copies are ignored (sglang 0.5.23 dflash_utils.py:619-725).
-NESTED = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
+#: Classes of other formats and algorithms of the family.
+FOREIGN = (
+    "Eagle3LlamaForCausalLM", "DominoDraftModel", "DSparkDraftModel", "Qwen3DSparkModel", "QwenDFlashDraftModel",
+    "QwenDFlareDraftModel", "XPressDraftModel", "Qwen3XPressModel",
+)  # fmt: skip
 
 
 def read(config: Mapping[str, Any], seen: Seen, variant: Variant) -> DraftFacts:  # noqa: ARG001
@@ -36,32 +40,8 @@ def read(config: Mapping[str, Any], seen: Seen, variant: Variant) -> DraftFacts:
 
 def write(request: WriteRequest) -> dict[str, Any]:
     """A z-lab config: decoder fields flat, captured layers and mask in ``dflash_config``."""
-    facts = request.facts
-    config = flat_config(request, ARCHITECTURES[request.algorithm], "qwen3")
-    block: dict[str, Any] = {"target_layer_ids": list(facts.capture_layers or ())}
-    if facts.mask_token_id is not None:
-        block["mask_token_id"] = facts.mask_token_id
-    block.update({k: facts.extra[k] for k in NESTED if k in facts.extra})
-    config["dflash_config"] = block
-    if facts.block_size is not None:
-        config["block_size"] = facts.block_size
-    depth = facts.extra.get("num_target_layers") or (
-        request.target.num_hidden_layers if request.target else None
-    )
-    if depth is not None:
-        config["num_target_layers"] = depth
-    config["attention_bias"] = bool(facts.attention_bias)
-    if facts.layer_types is not None:
-        config["layer_types"] = list(facts.layer_types)
-    if facts.sliding_window is not None:
-        config["sliding_window"] = facts.sliding_window
-        config["use_sliding_window"] = True
-    if "is_causal" in facts.extra:
-        config["is_causal"] = facts.extra["is_causal"]
-    elif facts.extra.get("sliding_window_non_causal") and facts.sliding_window is not None:
-        # speculators' sliding layers that see the whole block; SGLang has one override for all layers.
-        config["is_causal"] = False
-    return config
+    config = dflash.write_flat(request, ARCHITECTURES[request.algorithm])
+    return {k: v for k, v in config.items() if k != "draft_vocab_size"}
 
 
 FORMAT = Format(
@@ -75,9 +55,9 @@ FORMAT = Format(
                 dflash.SIGNATURE,
                 NOT_SPECULATORS,
                 *dflash.only(algorithm),
-                architecture_not(
-                    "Eagle3LlamaForCausalLM", "DominoDraftModel", "DSparkDraftModel", "Qwen3DSparkModel"
-                ),
+                architecture_not(*FOREIGN, *(n for a, n in ARCHITECTURES.items() if a != algorithm)),
+                no_field("markov_rank", "no markov_rank (DSpark)"),
+                no_tensor("d2t", "no d2t: the whole vocabulary"),
             ),
             hints=(
                 architecture_is(name, "MuseGlimmerAssistantModel", "DFlashLagunaForCausalLM"),
@@ -86,6 +66,7 @@ FORMAT = Format(
             ),
             names=dflash.names(algorithm),
             drops=DROPS,
+            omits=dflash.TARGETS_OWN,
         )
         for algorithm, name in ARCHITECTURES.items()
     ),
@@ -102,5 +83,5 @@ FORMAT = Format(
     ),
     schema="z-lab.dflash.config.json",
     write=write,
-    engine="sglang-dflash",
+    limits=(dflash.ANCHOR, dflash.MASK, dflash.CAPTURE),
 )

@@ -1,0 +1,209 @@
+"""What a conversion says beside its plan: limits of the format written, what the source leaves open, what engines replace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ckpt_tools.checks.base import finding
+from ckpt_tools.convert import ids
+from ckpt_tools.formats.dflash import FAMILY
+from ckpt_tools.formats.names import fits
+from ckpt_tools.model import FLOAT_DTYPES, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ckpt_tools.convert.options import Readers
+    from ckpt_tools.formats.base import Format, Variant
+    from ckpt_tools.model import Checkpoint, Draft, DraftFacts, Finding, Target
+
+#: Where a format's limit points in config.json, for those that are about one field.
+_FIELD_OF: Mapping[str, str] = {
+    "NRM001": "/norm_before_residual",
+    "HED003": "/embed_requires_grad",
+    "CFG006": "/hidden_act",
+}
+
+
+def limits(draft: Draft, facts: DraftFacts, to: Format) -> Iterator[Finding]:
+    """What the format can't carry of this draft."""
+    for limit in to.limits:
+        if limit.algorithms and draft.algorithm not in limit.algorithms:
+            continue
+        lost = limit.lost(facts, draft.tensors)
+        if lost is not None:
+            place = {"pointer": _FIELD_OF[limit.code]} if limit.code in _FIELD_OF else {}
+            yield finding(limit.code, lost, severity=Severity(limit.severity), hint=limit.hint, **place)
+
+
+def cautions(
+    draft: Draft, source: Format, config: Mapping[str, Any], repairs: tuple[str, ...]
+) -> Iterator[Finding]:
+    """What the source's own files leave open, unless a repair settles it."""
+    for caution in source.cautions:
+        if caution.algorithms and draft.algorithm not in caution.algorithms:
+            continue
+        if caution.repair is not None and caution.repair in repairs:
+            continue
+        says = caution.says(draft.facts, config)
+        if says is not None:
+            yield finding(
+                caution.code,
+                says,
+                severity=Severity(caution.severity),
+                hint=caution.hint,
+                pointer=caution.pointer,
+                file="config.json",
+            )
+
+
+def implied(before: DraftFacts, after: DraftFacts, source: Format) -> Iterator[Finding]:
+    """What is stated now because every reader of the source takes it so."""
+    if source.implied is not None and before != after:
+        yield finding("CFG016", source.implied.reason, file="config.json")
+
+
+def no_home(draft: Draft, to: Format) -> Finding:
+    """The format has no way of writing this draft."""
+    code = (
+        "LAY004" if any(v.algorithm == draft.algorithm and not v.read_only for v in to.variants) else "PAR001"
+    )
+    listed = ", ".join(sorted({v.algorithm for v in to.variants if not v.read_only}))
+    removed = draft.algorithm == "eagle" and to.name == "speculators"
+    return finding(
+        code,
+        f"{to.title} has no way of writing a {draft.algorithm} draft with {draft.facts.layer_type or 'these'} layers "
+        + ("(speculators removed EAGLE-1 in 0.7)" if removed else f"(it writes {listed})"),
+        hint=f"ckpt inspect shows which formats carry {draft.algorithm}",
+        severity=Severity.ERROR,
+    )
+
+
+def window(facts: DraftFacts, algorithm: str, to: Format) -> Iterator[Finding]:
+    """A window that SGLang's EAGLE-3 takes from a flag."""
+    if to.engine != "sglang" or to.name == "dual" or algorithm in FAMILY or facts.sliding_window is None:
+        return
+    yield finding(
+        "LAY001",
+        f"the draft was trained with a sliding window of {facts.sliding_window}; SGLang doesn't read it from the "
+        "config, so the field is dropped and the server must get the flag instead",
+        pointer="/sliding_window",
+        hint=f"serve with {' '.join(ids.launch_flags(facts, algorithm, to))} (SGLang 0.5.12 and later)",
+    )
+
+
+def embedding(draft: Draft, target: Target | None, to: Format, readers: Readers) -> Iterator[Finding]:
+    """A trained embedding that SGLang will overwrite, as far as the files can tell."""
+    native = draft.tensors.get("embed_tokens.weight")
+    facts = draft.facts
+    if to.engine != "sglang" or native is None or facts.target_hidden_size not in (None, facts.hidden_size):
+        return
+    if facts.embed_requires_grad or draft.algorithm in FAMILY:
+        return  # the format's own limit says so; the family's embedding is dropped, which is said
+    theirs = target.embed_tensor if target else None
+    equal = readers.same(native, theirs) if readers.same is not None and theirs is not None else None
+    if equal is False:
+        yield finding(
+            "HED003",
+            f"{native} differs from the target's {theirs}: the embedding was trained, and SGLang replaces it by the "
+            "target's",
+            tensor=native,
+            severity=Severity.ERROR,
+            hint="vLLM keeps a draft's own embedding (--to vllm)",
+        )
+    elif equal is None:
+        yield finding(
+            "HED004",
+            f"{native} was not compared with the target's embedding, which SGLang puts in its place",
+            tensor=native,
+        )
+
+
+def omitted(
+    draft: Draft, facts: DraftFacts, variant: Variant, target: Target | None, readers: Readers
+) -> tuple[dict[str, str], list[Finding]]:
+    """Tensors that the format has no room for, with the reason, and what is to be said of them."""
+    drops: dict[str, str] = {}
+    found: list[Finding] = []
+    for canonical, native in draft.tensors.items():
+        reason = next((why for pattern, why in variant.omits if fits(pattern, canonical)), None)
+        if reason is None:
+            continue
+        drops[native] = reason
+        if canonical == "lm_head.weight":
+            found += _head(draft, facts, native, target, readers)
+        elif canonical == "fc.bias":
+            found += _zero(native, readers)
+    return drops, found
+
+
+def _head(
+    draft: Draft, facts: DraftFacts, native: str, target: Target | None, readers: Readers
+) -> Iterator[Finding]:
+    """The draft's own head gives way to the target's: nothing lost when it holds the target's rows."""
+    if draft.algorithm not in FAMILY:
+        return
+    reduced = facts.draft_vocab_size not in (None, facts.vocab_size)
+    theirs = (target.lm_head_tensor or target.embed_tensor) if target else None
+    equal = readers.same(native, theirs) if readers.same is not None and theirs and not reduced else None
+    frozen = draft.format == "speculators"
+    if equal is False or (equal is None and not frozen):
+        yield finding(
+            "HED009",
+            f"{native} is a head of the draft's own, and this format's readers take the target's: "
+            + ("it differs from the target's" if equal is False else "whether it was trained isn't known"),
+            tensor=native,
+            severity=Severity.ERROR,
+            hint="vLLM keeps it (--to vllm)",
+        )
+    elif reduced:
+        yield finding(
+            "HED009",
+            f"{native} holds {facts.draft_vocab_size} of the target's {facts.vocab_size} rows, frozen in training (speculators 0.5 and "
+            "later); with the target's own head the draft may propose every id, among them ones that it never learned",
+            tensor=native,
+            severity=Severity.INFO,
+        )
+
+
+def _zero(native: str, readers: Readers) -> Iterator[Finding]:
+    if readers.raw is not None and not any(readers.raw(native)):
+        return
+    yield finding(
+        "KEY005",
+        f"{native}: vLLM's EAGLE-1 class builds fc without a bias and drops the tensor without a word",
+        tensor=native,
+        severity=Severity.ERROR,
+        hint="SGLang keeps it (--to sglang)",
+    )
+
+
+def verifier(draft: Draft, target: Target | None) -> Iterator[Finding]:
+    """The draft names another target than the given one."""
+    named = draft.facts.verifier.name if draft.facts.verifier else None
+    if target is None or named is None or ids.names_target(named, target):
+        return
+    yield finding(
+        "CFG008",
+        f"the draft names {named} as its target, and --target is {target.hf_repo or target.id}",
+        pointer="/speculators_config/verifier/name_or_path",
+    )
+
+
+def quantization(checkpoint: Checkpoint) -> Iterator[Finding]:
+    """A quantization_config over tensors that are all plain."""
+    config = checkpoint.config or {}
+    named = next((k for k in ("quantization_config", "compression_config") if config.get(k)), None)
+    plain = all(
+        t.dtype in FLOAT_DTYPES or t.dtype in ("BOOL", "I64", "I32", "U8")
+        for t in checkpoint.tensors.values()
+    )
+    if named is None or not checkpoint.tensors or not plain:
+        return
+    yield finding(
+        "QNT002",
+        f"{named} is the target's: the draft's own tensors are plain, and engines would look for scales that aren't there; it is left "
+        "behind",
+        pointer=f"/{named}",
+        severity=Severity.INFO,
+    )

@@ -1,0 +1,90 @@
+"""Whether the output says everything that the input says: its own config is read back and compared."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from ckpt_tools.checks.base import finding
+from ckpt_tools.formats import detect, read_as
+from ckpt_tools.model import Checkpoint, Rope, Severity, TensorInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ckpt_tools.convert.plan import Tensor
+    from ckpt_tools.formats.base import Format, Variant
+    from ckpt_tools.model import Draft, DraftFacts, Finding, Target
+
+#: Facts of training, of the target or of bookkeeping: their loss changes nothing that an engine computes.
+HARMLESS = frozenset(
+    {
+        "verifier", "embed_requires_grad", "dtype", "tie_word_embeddings", "num_target_layers", "attention_mode",
+        "confidence_head_alpha", "fc_bias", "model_type", "layer_type", "vocab_size", "draft_vocab_size",
+    }
+)  # fmt: skip
+#: How ids are counted is the format's own affair.
+_IGNORED = frozenset({"capture_convention", "extra"})
+
+
+def flat_facts(facts: DraftFacts) -> dict[str, Any]:
+    """Facts by name, those of an algorithm among them, in a form that compares: absent is false, and no layer that slides is none."""
+    out = {f.name: getattr(facts, f.name) for f in fields(facts) if f.name not in _IGNORED}
+    out |= dict(facts.extra)
+    kinds = out.get("layer_types")
+    if kinds is not None and set(kinds) == {"full_attention"}:
+        out["layer_types"] = None
+    if out.get("layer_types") is None and out.get("sliding_window") is not None:
+        out["layer_types"] = ("sliding_attention",) * (facts.num_layers or 1)
+    if out["target_hidden_size"] == out["hidden_size"]:
+        out["target_hidden_size"] = None
+    rope = out.get("rope")
+    if rope is None or rope == Rope():
+        out["rope"] = None
+    elif isinstance(rope, Rope) and rope.scaling is not None:
+        out["rope"] = Rope(rope.theta, dict(rope.scaling), rope.partial_rotary_factor)
+    return {k: v for k, v in out.items() if v not in (None, False)}
+
+
+def differing(before: DraftFacts, after: DraftFacts) -> dict[str, tuple[Any, Any]]:
+    """Facts that were stated and aren't stated so any more: name -> (before, after)."""
+    one, two = flat_facts(before), flat_facts(after)
+    return {k: (v, two.get(k)) for k, v in one.items() if two.get(k) != v}
+
+
+def read_back(
+    tensors: Sequence[Tensor],
+    config: Mapping[str, Any],
+    to: Format,
+    variant: Variant,
+    target: Target | None,
+) -> Draft:
+    """The output as its own format reads it."""
+    infos = {t.name: TensorInfo(t.name, t.dtype, t.shape, t.shard, 0, 0) for t in tensors}
+    made = Checkpoint("", "", config, "", infos, ())
+    return read_as(made, detect(made), to, variant, target=target)
+
+
+def lost_facts(
+    before: DraftFacts, after: DraftFacts, to: Format, explained: frozenset[str]
+) -> Iterator[Finding]:
+    """One finding per fact that the format doesn't carry.
+
+    Args:
+        explained: Facts whose loss another finding already names.
+    """
+    for name, (was, now) in differing(before, after).items():
+        if name in explained:
+            continue
+        yield finding(
+            "CFG014",
+            f"{name} is {_shown(was)} in the source, and {to.title}'s config "
+            + (f"would say {_shown(now)}" if now is not None else "has no place for it"),
+            file="config.json",
+            severity=Severity.INFO if name in HARMLESS else Severity.ERROR,
+        )
+
+
+def _shown(value: Any) -> str:
+    name = getattr(value, "name", None)
+    return str(list(value) if isinstance(value, tuple) else name if name is not None else value)

@@ -1,0 +1,65 @@
+"""Vocabulary tables that trainers leave in a file beside the weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ckpt_tools.formats.tables import offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Tables of a file beside the weights.
+
+    Attributes:
+        file: Its name.
+        d2t: Offsets.
+        t2d: The mask, as zeros and ones.
+    """
+
+    file: str
+    d2t: tuple[int, ...] | None = None
+    t2d: tuple[int, ...] | None = None
+
+
+def _pair(tables: Mapping[str, tuple[int, ...]]) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+    return tables.get("d2t"), tables.get("t2d")
+
+
+def _selected(tables: Mapping[str, tuple[int, ...]]) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+    """NeMo's absolute ids, in the order of the head's rows."""
+    ids = tables.get("selected_token_ids")
+    return (offsets(ids) if ids is not None else None), None
+
+
+#: File -> how its tables become offsets and a mask: SpecForge's, EAGLE's, AngelSlim's, Model-Optimizer's and NeMo's.
+SIDECARS: Mapping[
+    str, Callable[[Mapping[str, tuple[int, ...]]], tuple[tuple[int, ...] | None, tuple[int, ...] | None]]
+] = {
+    "vocab_mapping.pt": _pair,
+    "cache.pt": _pair,
+    "vocab_mapping_cache.pt": _pair,
+    "d2t.pt": _pair,
+    "eagle_meta.pt": _selected,
+}
+
+
+def tables_beside(
+    names: tuple[str, ...], read: Callable[[str], Mapping[str, tuple[int, ...]]]
+) -> Beside | None:
+    """The first file among the names that holds tables.
+
+    Args:
+        names: Files beside the weights.
+        read: Integer tensors of such a file, by name (a bare tensor under ``d2t``).
+    """
+    for name, meaning in SIDECARS.items():
+        if name in names:
+            d2t, t2d = meaning(read(name))
+            if d2t is not None or t2d is not None:
+                return Beside(name, d2t, t2d)
+    return None

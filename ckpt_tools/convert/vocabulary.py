@@ -1,0 +1,192 @@
+"""The vocabulary tables of the output: taken, derived from one another, repaired, put in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ckpt_tools.checks.base import finding
+from ckpt_tools.formats import tables
+from ckpt_tools.formats.canonical import slot_of
+from ckpt_tools.model import Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ckpt_tools.convert.options import Options, Readers
+    from ckpt_tools.formats.base import Format, Variant
+    from ckpt_tools.model import Checkpoint, Draft, DraftFacts, Finding
+
+TABLES = ("d2t", "t2d")
+_CODES = {
+    "absolute": "VOC001",
+    "range": "VOC002",
+    "duplicate": "VOC003",
+    "length": "VOC004",
+    "mask": "VOC005",
+}
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What becomes of the tables.
+
+    Attributes:
+        made: New tables: canonical name -> (dtype, length, bytes, how it came about).
+        drops: Names in the input's files that are left behind, with the reason.
+        order: Rows of the head in the output as rows of the input, when they move.
+        draft_vocab_size: As the tables show it; ``None`` for a whole vocabulary.
+    """
+
+    made: Mapping[str, tuple[str, int, bytes, str]] = field(default_factory=dict)
+    drops: Mapping[str, str] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    order: tuple[int, ...] | None = None
+    draft_vocab_size: int | None = None
+
+
+@dataclass
+class _Work:
+    made: dict[str, tuple[str, int, bytes, str]] = field(default_factory=dict)
+    drops: dict[str, str] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    order: tuple[int, ...] | None = None
+
+    def d2t(self, values: tuple[int, ...], how: str) -> None:
+        self.made["d2t"] = ("I64", len(values), tables.int64_bytes(values), how)
+
+    def t2d(self, mask: bytes, how: str) -> None:
+        self.made["t2d"] = ("BOOL", len(mask), mask, how)
+
+    def done(self, size: int | None = None) -> Vocabulary:
+        return Vocabulary(self.made, self.drops, tuple(self.findings), self.order, size)
+
+
+def plan_tables(
+    checkpoint: Checkpoint,
+    draft: Draft,
+    facts: DraftFacts,
+    to: Format,
+    variant: Variant,
+    readers: Readers,
+    asked: Options,
+) -> Vocabulary:
+    """Both tables as the output needs them."""
+    work = _Work()
+    if slot_of(variant.algorithm, "d2t") is None or any(name == "d2t" for name, _ in variant.omits):
+        return work.done()
+    names = {n: draft.tensors[n] for n in TABLES if n in draft.tensors}
+    d2t, t2d = (readers.ints(names[n]) if n in names else None for n in TABLES)
+    if d2t is None and t2d is None and readers.beside is not None:
+        d2t, t2d = readers.beside.d2t, readers.beside.t2d
+        if d2t is not None:
+            work.d2t(d2t, f"read from {readers.beside.file}")
+        if t2d is not None:
+            work.t2d(bytes(bytearray(t2d)), f"read from {readers.beside.file}")
+    vocab, small = facts.vocab_size, facts.draft_vocab_size
+    if vocab is not None and small in (None, vocab) and (d2t is None or tables.is_identity(d2t)):
+        return _whole(work, names, vocab, small, variant)
+    if d2t is None and t2d is not None and small not in (None, len(t2d)):
+        d2t = tables.d2t_from_mask(t2d)
+        work.d2t(d2t, "the ids that t2d selects, as offsets")
+    if d2t is None:
+        if small is not None and vocab is not None and small < vocab:
+            work.findings.append(
+                finding(
+                    "VOC006",
+                    f"the draft has {small} of the target's {vocab} ids and neither d2t nor t2d says which",
+                    file=checkpoint.weight_files[0].name if checkpoint.weight_files else None,
+                    hint="take d2t from the training run's vocabulary mapping (as vocab_mapping.pt or d2t.pt beside the weights)",
+                )
+            )
+        return work.done()
+    d2t = _checked(work, names, d2t, t2d, facts, to, asked)
+    if "t2d" in readers.derived_before and "t2d" in names:
+        work.drops[names["t2d"]] = "derived from d2t by the conversion that made this folder"
+        t2d = None
+    if to.sorted_rows:
+        _in_order(work, names, d2t, t2d, vocab, draft)
+    return work.done(len(d2t))
+
+
+def _whole(
+    work: _Work, names: Mapping[str, str], vocab: int, small: int | None, variant: Variant
+) -> Vocabulary:
+    """The draft has the target's whole vocabulary: no table, or the identity for readers that insist on one."""
+    work.made.clear()
+    for table in TABLES:
+        if table in variant.needs:
+            if table not in names and table == "d2t":
+                work.d2t((0,) * vocab, "the identity: the draft has the target's whole vocabulary")
+            elif table not in names:
+                work.t2d(b"\1" * vocab, "every id: the draft has the target's whole vocabulary")
+        elif table in names:
+            work.drops[names[table]] = (
+                "the draft has the target's whole vocabulary; the table is the identity"
+            )
+    return work.done(small)
+
+
+def _checked(
+    work: _Work,
+    names: Mapping[str, str],
+    d2t: tuple[int, ...],
+    t2d: tuple[int, ...] | None,
+    facts: DraftFacts,
+    to: Format,
+    asked: Options,
+) -> tuple[int, ...]:
+    """The offsets, repaired where that was asked for; what is wrong with them otherwise."""
+    for problem in tables.problems(d2t, facts.vocab_size, facts.draft_vocab_size, t2d):
+        if problem.kind == "absolute" and "d2t-absolute" in asked.repairs:
+            d2t = tables.offsets(d2t)
+            work.d2t(d2t, "offsets of the absolute ids (--repair d2t-absolute)")
+            if "d2t" in names:
+                work.drops[names["d2t"]] = "absolute ids, rewritten as offsets"
+            continue
+        work.findings.append(
+            finding(
+                _CODES[problem.kind],
+                problem.message,
+                tensor=names.get("d2t") or names.get("t2d"),
+                severity=Severity.WARNING
+                if problem.kind == "mask" and not to.sorted_rows
+                else Severity.ERROR,
+                hint="--repair d2t-absolute rewrites it" if problem.kind == "absolute" else None,
+            )
+        )
+    return d2t
+
+
+def _in_order(
+    work: _Work,
+    names: Mapping[str, str],
+    d2t: tuple[int, ...],
+    t2d: tuple[int, ...] | None,
+    vocab: int | None,
+    draft: Draft,
+) -> None:
+    """Ascending rows and a mask, for formats that take the head's rows in the order of the mask."""
+    if work.findings:
+        return
+    if not tables.is_ascending(d2t):
+        ids = tables.target_ids(d2t)
+        work.order = tuple(sorted(range(len(ids)), key=lambda row: ids[row]))
+        work.d2t(
+            tables.offsets(tuple(sorted(ids))),
+            "the same ids in ascending order, as t2d takes the head's rows",
+        )
+        if "d2t" in names:
+            work.drops[names["d2t"]] = (
+                "in another order (Model-Optimizer's is by frequency); written ascending"
+            )
+        work.findings.append(
+            finding(
+                "VOC007",
+                "d2t isn't in ascending order of target id; the head's rows are put in the order of t2d, which changes no logit",
+                tensor=draft.tensors.get("d2t"),
+                severity=Severity.INFO,
+            )
+        )
+    if t2d is None and vocab is not None:
+        work.t2d(tables.mask_from_d2t(d2t, vocab), "the ids that d2t maps to")
