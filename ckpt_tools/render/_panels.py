@@ -37,6 +37,8 @@ _PAIRS = (
     ("ids counted as", "capture_convention", None),
     ("trained for", "verifier", "id"),
 )
+#: Facts of the draft that have no row when it doesn't state them.
+_IF_STATED = ("target_hidden_size", "verifier")
 #: Rows in which the two must be the same number.
 _EQUAL = ("target's hidden size, as fc takes it", "vocabulary")
 
@@ -77,7 +79,7 @@ def _pair(report: Report) -> Html | None:
     for label, ours, theirs in _PAIRS:
         mine = draft.get(ours)
         other = _field(target, theirs) if theirs is not None else None
-        if mine is not None or (other is not None and theirs != "hidden_size"):
+        if mine is not None or (other is not None and ours not in _IF_STATED):
             differs = label in _EQUAL and None not in (mine, other) and mine != other
             mark = el("span", "differs", cls="fill nothing") if differs else ""
             rows.append((label, fact(ours, mine), fact(ours, other) if theirs else "", mark))
@@ -221,7 +223,7 @@ def _plan(plan: Mapping[str, Any] | None) -> Html | None:
         title,
         flags,
         table(("tensor", "", "becomes"), rows) if rows else el("p", "All names stay."),
-        el("details", el("summary", f"{len(edits)} edits of config.json"), table(("key", "", ""), edits)),
+        el("details", el("summary", f"edits of config.json: {len(edits)}"), table(("key", "", ""), edits)),
     )
 
 

@@ -18,6 +18,7 @@ a{color:var(--accent)}
 code{font:.86em/1.4 ui-monospace,SFMono-Regular,Menlo,"DejaVu Sans Mono",monospace;overflow-wrap:anywhere}
 header{display:grid;grid-template-columns:auto 1fr;gap:.2rem .8rem;align-items:center}
 header dl{grid-column:1/-1}
+nav{margin-bottom:3rem}
 article+article{margin-top:3rem;padding-top:2rem;border-top:3px solid var(--line)}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.15rem 1rem;margin:.6rem 0}
 dt{color:var(--muted)}

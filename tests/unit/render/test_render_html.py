@@ -115,7 +115,7 @@ def test_acceptance_is_drawn() -> None:
 def test_plan_training_and_failure() -> None:
     text = said(render("html", [plan_report()], Style()))
     assert "Plan: speculators to sglang, 2 tensors" in text and "--context-length 131072" in text
-    assert "the target's own norm" in text and "F32 to BF16" in text and "1 edits of config.json" in text
+    assert "the target's own norm" in text and "F32 to BF16" in text and "edits of config.json: 1" in text
     assert "ckpt fix-keys out/1 OUT" in said(render("html", [training_report()], Style()))
     text = said(render("html", [error_report()], Style()))
     assert "drafts/gone: no such file or folder" in text and "check the path" in text

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model import Location
+from ckpt_tools.model import Location, Report, Subject
 from ckpt_tools.render import Style, render, renderers
 from ckpt_tools.render._layout import columns, together, wrapped
-from ckpt_tools.render._text import line, rope, short, size, visible
+from ckpt_tools.render._text import fact, line, rope, short, size, visible
 from tests.unit.render.reports import (
     accept_report,
     all_reports,
@@ -205,6 +205,38 @@ def test_together_loses_no_name(names: list[str]) -> None:
 def test_wrapping_breaks_no_word(text: str, width: int) -> None:
     words = line(text).split()
     assert " ".join(wrapped(line(text), width, "  ", "    ")).split() == words
+
+
+def test_an_inspect_of_little_shows_little() -> None:
+    report = Report(
+        "inspect",
+        Subject("x"),
+        "pass",
+        facts={"num_tensors": 0, "num_parameters": 0, "total_bytes": 0, "dtypes": {}},
+    )
+    assert render("table", [report], Style()) == "x  unrecognised\n  0 tensors (), 0 parameters, 0 B"
+
+
+def test_a_plan_that_only_renames_nothing() -> None:
+    plan = {
+        **plan_report().facts["plan"],
+        "renames": [],
+        "copies": [],
+        "drops": [],
+        "synthesised": [],
+        "casts": [],
+    }
+    plan |= {"launch_flags": [], "bytes_copied": None}
+    text = render(
+        "table", [verify_report(facts={"plan": plan}, findings=(), skipped=(), verdict="pass")], Style()
+    )
+    assert text.split("\n")[-2:] == ["  speculators → sglang: 0 tensors", "pass"]
+
+
+def test_the_verifier_in_words() -> None:
+    assert fact("verifier", {"name": "a/b", "architectures": ["C"]}) == "a/b (C)"
+    assert fact("verifier", {"name": None, "architectures": []}) == "not named"
+    assert fact("verifier", None) == "–"
 
 
 def test_columns_of_nothing() -> None:
