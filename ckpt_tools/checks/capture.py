@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ckpt_tools.checks.base import Context, Hit, check
 from ckpt_tools.engines.capture import Capture, captured, default_layers
 from ckpt_tools.engines.history import family
+from ckpt_tools.engines.trtllm import capture as trtllm
 from ckpt_tools.formats.base import pointer
 from ckpt_tools.formats.facts import id_list
 from ckpt_tools.model import Severity
@@ -151,13 +152,15 @@ def invalid(ctx: Context) -> Iterator[Hit]:
 def not_read(ctx: Context) -> Iterator[Hit]:
     """The ids stand where this engine doesn't look.
 
-    Checks: SGLang finds ids in eagle_config, vLLM on the top level of the config.
+    Checks: SGLang finds ids in eagle_config, vLLM on the top level of the config; TensorRT-LLM looks nowhere.
     Why: SGLang ignores the top-level spelling and takes the default layers; vLLM's default runner ignores the nested one, and its
-        older runner reads it one layer off. Where the draft was trained on other layers, acceptance drops without a word.
+        older runner reads it one layer off; TensorRT-LLM takes them from its own API. Where the draft was trained on other layers,
+        acceptance drops without a word.
     Example: the ids [2, 12, 22] stand on the top level, where SGLang doesn't look: it captures the default layers
-    Fix: ckpt fix-keys IN OUT --to dual writes both spellings.
+    Fix: ckpt fix-keys IN OUT --to dual writes both spellings; for TensorRT-LLM, pass eagle3_layers_to_capture.
     References: sglang 0.5.23 srt/model_executor/model_runner_components/spec_aux_hidden_state.py:185-196; vllm 0.33.0
-        v1/worker/gpu/spec_decode/eagle/eagle3_utils.py:119, v1/worker/gpu_model_runner.py:5207-5219.
+        v1/worker/gpu/spec_decode/eagle/eagle3_utils.py:119, v1/worker/gpu_model_runner.py:5207-5219; TensorRT-LLM
+        _torch/speculative/utils.py get_spec_metadata.
     """
     assert ctx.draft is not None and ctx.engine is not None
     if ctx.draft.algorithm not in EAGLE3 or _refused_config(ctx):
@@ -166,6 +169,8 @@ def not_read(ctx: Context) -> Iterator[Hit]:
     trained = ctx.draft.facts.capture_layers
     depth = ctx.target.num_hidden_layers if ctx.target else None
     engine = family(ctx.engine.name)
+    if engine == "trtllm":
+        yield from _trtllm(ctx)
     if engine == "sglang" and nested is None and top is not None:
         same = depth is not None and trained == default_layers(depth)
         if same:
@@ -193,6 +198,36 @@ def not_read(ctx: Context) -> Iterator[Hit]:
             hint=f'write "eagle_aux_hidden_state_layer_ids": {[k + 1 for k in trained]} on the top level'
             if trained
             else None,
+        )
+
+
+def _trtllm(ctx: Context) -> Iterator[Hit]:
+    """What has to be said to TensorRT-LLM, whose API alone names the layers."""
+    assert ctx.draft is not None
+    trained = ctx.draft.facts.capture_layers
+    depth = ctx.target.num_hidden_layers if ctx.target else None
+    default = trtllm.default_layers(depth) if depth else None
+    if default is not None and trained in (None, default):
+        return
+    to_pass = list(trained) if trained and -1 not in trained else None
+    hint = f"build the engine with {trtllm.FIELD}={to_pass}" if to_pass else None
+    at = _path(ctx) if written_ids(ctx) != (None, None) else None
+    if depth is not None and default is None:
+        yield Hit(
+            f"TensorRT-LLM has no default layers for a target of {depth} and raises ({trtllm.TOO_FEW}) unless "
+            f"{trtllm.FIELD} names them",
+            pointer=at,
+            severity=Severity.WARNING,
+            hint=hint,
+        )
+    elif trained is not None:
+        takes = f"the outputs of {list(default)}" if default else "the outputs of 1, N//2-1 and N-4"
+        yield Hit(
+            f"TensorRT-LLM reads no ids from a draft's config: it captures {takes} unless {trtllm.FIELD} names others"
+            f"{_trained(trained)}",
+            pointer=at,
+            severity=Severity.INFO if default is None else Severity.WARNING,
+            hint=hint,
         )
 
 

@@ -28,7 +28,7 @@ def _config(ctx: Context) -> dict[str, Any]:
     "config-refused",
     Severity.ERROR,
     needs=("load", "config"),
-    after=("CFG005", "CFG007", "HED008", "PAR002", "LAY003", "MTP"),
+    after=("CFG005", "CFG007", "HED002", "HED008", "PAR002", "LAY003", "MTP"),
 )
 def config_refused(ctx: Context) -> Iterator[Hit]:
     """The engine refuses the draft's config.json.

@@ -20,11 +20,11 @@ def head_missing(ctx: Context) -> Iterator[Hit]:
 
     Checks: an EAGLE-3 draft with a vocabulary of its own has lm_head.weight.
     Why: SGLang builds a head of draft_vocab_size rows and leaves it uninitialised; vLLM takes the first rows of the target's head
-        and maps them through d2t. Both start, and accept nothing.
+        and maps them through d2t; TensorRT-LLM takes all of them, and d2t has no entry for most. All start, and accept nothing.
     Example: lm_head.weight is missing and draft_vocab_size is 256: SGLang leaves the head uninitialised (accept length 1.00)
     Fix: Take the tensor from the training checkpoint; with the target's own vocabulary, draft_vocab_size: null shares its head.
     References: sglang 0.5.23 srt/models/llama_eagle3.py:303-318 (run); vllm 0.33.0 v1/worker/gpu/spec_decode/eagle/utils.py:107-119
-        (run).
+        (run); TensorRT-LLM _torch/models/modeling_speculative.py Eagle3ForCausalLM.load_weights_from_target_model.
     """
     assert ctx.draft is not None and ctx.load is not None
     facts = ctx.draft.facts
@@ -44,29 +44,42 @@ def head_missing(ctx: Context) -> Iterator[Hit]:
                 + ("; null shares the target's head" if size == facts.vocab_size else ""),
             )
     elif size is not None and facts.vocab_size is not None and size < facts.vocab_size:
+        takes = (
+            f"the target's whole head, and d2t maps {size} of its rows"
+            if family(ctx.engine.name if ctx.engine else "") == "trtllm"
+            else f"the first {size} rows of the target's head and maps them through d2t"
+        )
         yield Hit(
-            f"lm_head.weight is missing and draft_vocab_size {size} is below vocab_size {facts.vocab_size}: {ctx.engine} takes the first "
-            f"{size} rows of the target's head and maps them through d2t",
+            f"lm_head.weight is missing and draft_vocab_size {size} is below vocab_size {facts.vocab_size}: {ctx.engine} takes {takes}",
             tensor="lm_head.weight",
             hint="take it from the training checkpoint",
         )
 
 
-@check("HED002", "tied-embeddings", Severity.ERROR, needs=("draft", "engine"), engines=("sglang",))
+@check("HED002", "tied-embeddings", Severity.ERROR, needs=("draft", "engine"), engines=("sglang", "trtllm"))
 def tied(ctx: Context) -> Iterator[Hit]:
     """tie_word_embeddings is true in a draft.
 
     Checks: tie_word_embeddings is false or absent.
     Why: SGLang makes the embedding the head, drops the draft's lm_head and cuts the logits to draft_vocab_size: acceptance is
-        zero. For EAGLE-1 heads it deletes the one shared weight twice and raises. The flag is often copied from a small target.
+        zero. For EAGLE-1 heads it deletes the one shared weight twice and raises. TensorRT-LLM raises while building an EAGLE-3
+        head: the draft has no embedding yet to tie it to. The flag is often copied from a small target.
     Example: tie_word_embeddings is true and lm_head.weight has 96 rows of its own
     Fix: Set it to false; ckpt fix-keys does.
     References: sglang 0.5.23 srt/models/llama_eagle3.py:303 (run), srt/models/llama_eagle.py set_embed_and_head (run); sglang#33964,
-        SpecForge#140.
+        SpecForge#140; TensorRT-LLM _torch/models/modeling_utils.py DecoderModelForCausalLM.__init__.
     """
     assert ctx.draft is not None
     config = ctx.checkpoint.config or {}
     if config.get("tie_word_embeddings") is not True or ctx.draft.format == "speculators":
+        return
+    if ctx.engine is not None and ctx.engine.name == "trtllm":
+        if ctx.load is not None and ctx.load.refused and "tie_word_embeddings" in ctx.load.refused:
+            yield Hit(
+                f"tie_word_embeddings is true: {ctx.engine} raises {ctx.load.refused}",
+                pointer="/tie_word_embeddings",
+                hint='set "tie_word_embeddings": false; ckpt fix-keys IN OUT does',
+            )
         return
     if ctx.draft.algorithm == "eagle3" and ctx.draft.facts.layer_type != "mla":
         head = ctx.draft.tensors.get("lm_head.weight")
@@ -92,23 +105,26 @@ def tied(ctx: Context) -> Iterator[Hit]:
     "embedding-replaced",
     Severity.ERROR,
     needs=("draft", "engine", "same", "target.embed_tensor"),
-    engines=("sglang",),
+    engines=("sglang", "trtllm"),
 )
 def embedding_replaced(ctx: Context) -> Iterator[Hit]:
-    """The draft's embedding differs from the target's, and SGLang replaces it.
+    """The draft's embedding differs from the target's, and the engine replaces it.
 
     Checks: (with the target's shards at hand) embed_tokens.weight equals the target's embedding.
-    Why: SGLang puts the target's embedding in its place unless the widths differ; a head trained with another one drafts worse.
+    Why: SGLang and TensorRT-LLM put the target's embedding in its place unless the widths differ; a head trained with another one
+        drafts worse.
     Example: embed_tokens.weight differs from the target's model.embed_tokens.weight
     Fix: Serve with vLLM, which keeps it.
-    References: sglang 0.5.23 srt/speculative/eagle_worker_v2.py:353-363.
+    References: sglang 0.5.23 srt/speculative/eagle_worker_v2.py:353-363; TensorRT-LLM _torch/models/modeling_speculative.py
+        Eagle3DraftModel.__init__, Eagle3ForCausalLM.load_weights_from_target_model.
     """
     assert ctx.draft is not None and ctx.target is not None and ctx.same is not None
     native, theirs = ctx.draft.tensors.get("embed_tokens.weight"), ctx.target.embed_tensor
     facts = ctx.draft.facts
     if native is None or theirs is None or facts.target_hidden_size not in (None, facts.hidden_size):
         return
-    if ctx.engine is not None and ctx.engine.name == "sglang-ext":
+    name = ctx.engine.name if ctx.engine is not None else ""
+    if name == "sglang-ext":
         return
     if ctx.same(native, theirs) is False:
         mine = ctx.checkpoint.tensors[native].shape
@@ -122,7 +138,8 @@ def embedding_replaced(ctx: Context) -> Iterator[Hit]:
             )
         else:
             yield Hit(
-                f"{native} differs from the target's {theirs}: if it was trained, SGLang's replacing it loses that",
+                f"{native} differs from the target's {theirs}: {'SGLang' if family(name) == 'sglang' else name} replaces it, and if "
+                "it was trained, that is lost",
                 tensor=native,
                 severity=None if facts.embed_requires_grad else Severity.WARNING,
                 hint="vLLM keeps a draft's own embedding",
@@ -189,7 +206,7 @@ def size_missing(ctx: Context) -> Iterator[Hit]:
 
     Checks: config.json states draft_vocab_size, and it is the head's number of rows.
     Why: SGLang's Llama class reads it as an attribute and raises when the key is missing; with null it takes the target's head and
-        drops the draft's. vLLM takes vocab_size, and then refuses the smaller head and d2t.
+        drops the draft's. vLLM and TensorRT-LLM take vocab_size, and then refuse the smaller head.
     Example: draft_vocab_size is missing; lm_head.weight has 96 rows
     Fix: Add it; ckpt fix-keys does.
     References: sglang 0.5.23 srt/models/llama_eagle3.py:306-318 (run: AttributeError); vllm 0.33.0 llama_eagle3.py (run).
@@ -209,7 +226,7 @@ def size_missing(ctx: Context) -> Iterator[Hit]:
     vocab = ctx.draft.facts.vocab_size
     if present and sglang and (rows is None or rows == vocab):
         return  # null on purpose: the target's head is shared (SGLang 0.5.2 and later)
-    if not sglang and not refused and (rows is None or rows == vocab):
+    if not sglang and (not refused or ctx.engine.name == "trtllm") and (rows is None or rows == vocab):
         return
     if sglang and not present and ctx.draft.facts.layer_type == "mla" and (rows is None or rows == vocab):
         return
@@ -219,7 +236,7 @@ def size_missing(ctx: Context) -> Iterator[Hit]:
         if sglang and (present or ctx.draft.facts.layer_type == "mla")
         else "SGLang raises AttributeError: 'LlamaConfig' object has no attribute 'draft_vocab_size'"
         if sglang
-        else "vLLM takes vocab_size and refuses the smaller head and its map"
+        else f"{ctx.engine} takes vocab_size and refuses the smaller head"
     )
     yield Hit(
         f"draft_vocab_size is {shown}"

@@ -78,6 +78,8 @@ def tensor_ignored(ctx: Context) -> Iterator[Hit]:
     if load.refused:
         return
     kept = {ctx.draft.tensors.get(n) for n in ("embed_tokens.weight", "lm_head.weight")}
+    if ctx.draft.facts.draft_vocab_size == ctx.draft.facts.vocab_size:
+        kept.add(ctx.draft.tensors.get("d2t"))  # nothing to map
     lost = tuple(
         n
         for n in load.unused

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ckpt_tools.checks.base import Context, Hit, check
 from ckpt_tools.engines.history import family, first_release, holds
+from ckpt_tools.engines.trtllm.flags import is_on, places
 from ckpt_tools.formats.facts import qk_norms
 from ckpt_tools.model import Severity
 
@@ -17,28 +18,34 @@ def _is(ctx: Context, engine: str) -> bool:
     return ctx.engine is not None and family(ctx.engine.name) == engine
 
 
+def _refused_config(ctx: Context) -> bool:
+    return ctx.load is not None and ctx.load.refused is not None and ctx.load.stage == "config"
+
+
 @check(
     "NRM001",
     "norm-before-residual-unsupported",
     Severity.ERROR,
     needs=("draft", "engine"),
-    engines=("sglang",),
+    engines=("sglang", "trtllm"),
 )
 def norm_before_residual(ctx: Context) -> Iterator[Hit]:
     """A head trained with norm_before_residual, on an engine that doesn't implement it.
 
-    Checks: norm_before_residual is not true when the engine is SGLang (without ckpt's model package).
-    Why: SGLang always keeps the un-normed hidden state as the residual. The head loads without a word and drafts wrongly: on a
+    Checks: norm_before_residual is not true when the engine is SGLang (without ckpt's model package) or TensorRT-LLM.
+    Why: both always keep the un-normed hidden state as the residual. The head loads without a word and drafts wrongly: on a
         real server accept length 1.03 of 4, cosine of the logits 0.55. No weight folding repairs it.
     Example: norm_before_residual is true and no SGLang release implements it
     Fix: Serve it with vLLM, or with ckpt's model package (fix-keys --to sglang-ext), or train with norm_before_residual off.
     References: sglang 0.5.23 srt/models/llama_eagle3.py:97-102 (residual taken before hidden_norm); the name occurs nowhere in
-        0.4.6-0.5.23. speculators 0.9.0 train/config/schema.py:145-148 (training default true).
+        0.4.6-0.5.23. TensorRT-LLM _torch/models/modeling_speculative.py Eagle3DecoderLayer.forward (the same). speculators 0.9.0
+        train/config/schema.py:145-148 (training default true).
     """
     if ctx.draft is not None and ctx.draft.facts.norm_before_residual:
+        who = "no SGLang release implements it" if _is(ctx, "sglang") else "TensorRT-LLM doesn't implement it"
         yield Hit(
-            "norm_before_residual is true and no SGLang release implements it: the server starts, answers correctly and accepts "
-            "next to nothing (accept length 1.03 of 4 measured)",
+            f"norm_before_residual is true and {who}: the server starts, answers correctly and accepts "
+            "next to nothing (accept length 1.03 of 4 measured on SGLang)",
             pointer="/norm_before_residual",
             hint="serve it with vLLM (ckpt fix-keys IN OUT --to vllm) or through ckpt's model package (--to sglang-ext); "
             "training with norm_before_residual off avoids it",
@@ -136,12 +143,13 @@ _FLAG_FACTS = {
 def flag_not_implemented(ctx: Context) -> Iterator[Hit]:
     """A norm flag that this release of the engine doesn't implement.
 
-    Checks: norm_before_fc, fc_norm and norm_output are known to the engine's class at this release.
+    Checks: norm_before_fc, fc_norm and norm_output are known to the engine's class at this release, and stand where it looks.
     Why: an unknown flag is ignored and its tensors are dropped or refused; the head computes something else than it was trained to.
     Example: norm_before_fc: SGLang implements it from 0.5.17 on, and this is 0.5.9
     Fix: Serve with a release that implements it.
     References: engine history: eagle3.norm_before_fc.llama (0.5.17), eagle3.fc_norm.llama (0.5.12), eagle3.norm_output.llama
-        (0.5.12), the MLA class from 0.5.13, never norm_before_fc; vLLM 0.25.0 for all three (0.17.0 has none).
+        (0.5.12), the MLA class from 0.5.13, never norm_before_fc; vLLM 0.25.0 for all three (0.17.0 has none); TensorRT-LLM
+        _torch/models/modeling_speculative.py Eagle3DraftModel.__init__ (norm_before_fc in eagle_config alone).
     """
     assert ctx.draft is not None and ctx.engine is not None
     facts = ctx.draft.facts
@@ -164,6 +172,14 @@ def flag_not_implemented(ctx: Context) -> Iterator[Hit]:
                 )
         elif _is(ctx, "vllm"):
             yield from _vllm_flag(ctx, flag, kind)
+        elif _is(ctx, "trtllm") and not _refused_config(ctx) and not is_on(flag, ctx.checkpoint.config or {}):
+            looks = " and ".join(places(flag))
+            yield Hit(
+                f"{flag} is set where TensorRT-LLM doesn't look ({looks}): the flag is ignored, and the head was trained with it",
+                pointer=f"/{flag}" if flag in (ctx.checkpoint.config or {}) else None,
+                file="config.json",
+                hint=f'write "{places(flag)[0]}": true, too',
+            )
 
 
 #: The history keeps vLLM's flags under the names of the speculators fields that it reads them from.
@@ -249,9 +265,9 @@ def _harmless(ctx: Context, name: str) -> bool:
     """Norms that the engine builds and never applies to this head."""
     layer = _layer(name)
     assert ctx.draft is not None
-    sglang = _is(ctx, "sglang")
+    by_hidden_norm = _is(ctx, "sglang") or _is(ctx, "trtllm")
     if layer is not None and layer > 0:
-        unused = ("input_layernorm",) if sglang else ("hidden_norm",)
+        unused = ("input_layernorm",) if by_hidden_norm else ("hidden_norm",)
         return any(u in name for u in unused)
     return ctx.draft.algorithm == "eagle" and "input_layernorm" in name
 

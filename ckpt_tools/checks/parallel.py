@@ -22,17 +22,20 @@ def not_in_engine(ctx: Context) -> Iterator[Hit]:
 
     Checks: the engine implements the draft's algorithm.
     Why: SGLang has no P-EAGLE or XPress at all: the flag is refused, or an EAGLE-3 worker drafts one token at a time from a head that
-        was trained to draft in parallel. vLLM reads no speculators mtp or xpress folder.
+        was trained to draft in parallel; so with TensorRT-LLM, which also loses a P-EAGLE draft's embedding and mask_hidden. vLLM
+        reads no speculators mtp or xpress folder.
     Example: peagle: no SGLang release has a worker for it
     Fix: Serve with an engine that has it (P-EAGLE: vLLM).
-    References: sglang 0.5.23 srt/speculative/spec_info.py:65; vllm 0.33.0 transformers_utils/configs/speculators/base.py:51-56.
+    References: sglang 0.5.23 srt/speculative/spec_info.py:65; vllm 0.33.0 transformers_utils/configs/speculators/base.py:51-56;
+        TensorRT-LLM _torch/speculative/utils.py get_spec_worker.
     """
     assert ctx.draft is not None and ctx.engine is not None
     engine = family(ctx.engine.name)
     algorithm = ctx.draft.algorithm
-    if engine == "sglang" and algorithm in ("peagle", "xpress"):
+    if engine in ("sglang", "trtllm") and algorithm in ("peagle", "xpress"):
+        who = "no SGLang release has" if engine == "sglang" else "TensorRT-LLM has no"
         yield Hit(
-            f"{algorithm}: no SGLang release has a worker for it",
+            f"{algorithm}: {who} {'a ' if engine == 'sglang' else ''}worker for it",
             pointer="/speculators_model_type" if ctx.draft.format == "speculators" else "/architectures",
             hint="vLLM serves P-EAGLE (ckpt fix-keys IN OUT --to vllm)" if algorithm == "peagle" else None,
         )

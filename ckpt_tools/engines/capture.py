@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ckpt_tools.engines.history import family, first_release, holds, reference
 from ckpt_tools.engines.hooks import id_policy
+from ckpt_tools.engines.trtllm import capture as trtllm
 from ckpt_tools.engines.versions import parse
 
 if TYPE_CHECKING:
@@ -145,10 +146,11 @@ def captured(
     if name == "sglang":
         return _sglang(engine, target_architecture, num_layers, nested, use_aux)
     return Capture(
-        _outputs(default_boundaries(num_layers)) if num_layers else None,
+        trtllm.default_layers(num_layers) if num_layers else None,
         "default",
-        f"{engine.name} reads no ids from a draft's config; they are given when the engine is built",
-        "TensorRT-LLM LLM API, eagle3_layers_to_capture: (1, N//2-1, N-4)",
+        f"{engine.name} reads no ids from a draft's config; {trtllm.FIELD} names them when the engine is built",
+        trtllm.REFERENCE,
+        top if nested is None else nested,
     )
 
 
