@@ -127,9 +127,9 @@ def test_sglang_itself_refuses_the_folder_as_it_says() -> None:
 
 
 def test_recorded_forwards_are_equal_to_speculators() -> None:
-    forward = json.loads((FIXTURES / "sglang_ext" / "said.json").read_text("utf-8"))["forward"]
-    assert set(forward) == {"0.5.9", "0.5.12", "0.5.16", "0.5.23"}
-    for heads in forward.values():
+    said = json.loads((FIXTURES / "sglang_ext" / "said.json").read_text("utf-8"))
+    assert set(said["forward"]) == {*VERSIONS, "0.5.16"} and set(said["forward_tp2"]) == set(VERSIONS)
+    for heads in (*said["forward"].values(), *said["forward_tp2"].values()):
         assert len(heads) == 10 and all(d < 1e-5 for steps in heads.values() for d in steps)
 
 
