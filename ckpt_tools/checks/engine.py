@@ -104,6 +104,27 @@ def no_contract(ctx: Context) -> Iterator[Hit]:
         yield Hit(note, hint="ckpt verify --probe asks the installed engine itself")
 
 
+@check("ENG006", "load-not-modelled", Severity.INFO, needs=("draft", "engine", "load"), after=("PAR002",))
+def not_modelled(ctx: Context) -> Iterator[Hit]:
+    """ckpt doesn't know what this engine's loader does with such a draft.
+
+    Checks: there is a load map of the class that the engine builds for this draft.
+    Why: without one, nothing is said of names, shapes and missing tensors; a clean report means less than it does elsewhere.
+    Example: what trtllm==1.4.0.dev0 does with the tensors of a dflash draft isn't known to ckpt: only config and target were checked
+    Fix: verify --probe asks the installed engine itself, where it can; else start the engine and read its log with ckpt watch.
+    References: docs/engines.
+    """
+    assert ctx.draft is not None and ctx.engine is not None and ctx.load is not None
+    if ctx.load.parameters or ctx.load.refused or not ctx.checkpoint.tensors:
+        return
+    built = f" (it builds {ctx.load.architecture})" if ctx.load.architecture else ""
+    yield Hit(
+        f"what {ctx.engine} does with the tensors of this {ctx.draft.algorithm} draft{built} isn't known to ckpt: only its config "
+        "and the target were checked",
+        hint="start the engine and read its log with ckpt watch",
+    )
+
+
 def needed_release(ctx: Context) -> tuple[str | None, list[tuple[str, str]]]:
     """(the first SGLang release that serves this pair as it is, what asks for it).
 
