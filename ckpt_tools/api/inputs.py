@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os.path
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 from ckpt_tools.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from ckpt_tools.model import Draft, Engine, Target
     from ckpt_tools.serving.args.launch import Launch
     from ckpt_tools.serving.args.problem import Problem
     from ckpt_tools.serving.logs.state import Acceptance, LogState
+
+_BLOCK = 1 << 20
 
 
 def read_bytes(text: str) -> bytes:
@@ -25,15 +28,14 @@ def read_bytes(text: str) -> bytes:
     """
     if text == "-":
         return sys.stdin.buffer.read()
+    if not os.path.isfile(
+        text
+    ):  # a command is often longer than a path may be, which `Path.is_file` raises at
+        return text.encode()
     try:
-        path = Path(text)
-        if len(text) < 4096 and "\n" not in text and path.is_file():
-            return path.read_bytes()
+        return Path(text).read_bytes()
     except OSError as error:
         raise InputError(f"{text}: can't be read ({error.strerror})") from error
-    except ValueError:
-        pass  # no path at all (a NUL in it): the text itself
-    return text.encode()
 
 
 def read_launch(text: str) -> Launch:
@@ -48,10 +50,32 @@ def read_launch(text: str) -> Launch:
 
 
 def read_log_text(text: str) -> LogState:
-    """A start-up log, as far as it goes."""
-    from ckpt_tools.serving.logs import read_log
+    """A start-up log, as far as it goes, read in flat memory.
 
-    return read_log(read_bytes(text))
+    Raises:
+        InputError: The file can't be read, or the text is a path and nothing is there.
+    """
+    from ckpt_tools.serving.logs import LogReader
+
+    reader = LogReader()
+    for block in _blocks(text):
+        reader.feed(block)
+    return reader.snapshot()
+
+
+def _blocks(text: str) -> Iterator[bytes]:
+    if text == "-":
+        yield from iter(lambda: sys.stdin.buffer.read(_BLOCK), b"")
+    elif os.path.isfile(text):
+        try:
+            with open(text, "rb") as file:
+                yield from iter(lambda: file.read(_BLOCK), b"")
+        except OSError as error:
+            raise InputError(f"{text}: can't be read ({error.strerror})") from error
+    elif not text.split()[1:]:  # one word is no line of a log
+        raise InputError(f"{text}: no such file", "--log takes a server's log, or - for stdin")
+    else:
+        yield text.encode()
 
 
 def launch_problems_of(

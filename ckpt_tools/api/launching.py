@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.api.choosing import choose_engine
-from ckpt_tools.api.subjects import find_target, open_draft
+from ckpt_tools.api.subjects import find_target, open_draft, target_checkpoint
 from ckpt_tools.api.verifying import VerifyRequest, verify
 from ckpt_tools.errors import InputError
 from ckpt_tools.formats import read_draft
+from ckpt_tools.model import Severity
 from ckpt_tools.serving.args.command import (
+    Argument,
     LaunchPlan,
     Wish,
     as_compose,
@@ -26,16 +28,31 @@ if TYPE_CHECKING:
 
     from ckpt_tools.model import Report, Target
 
+
+def exposed(plan: LaunchPlan) -> LaunchPlan:
+    """The plan for a container: SGLang listens on the loopback unless told otherwise, and nobody is in there."""
+    if plan.engine.name == "vllm" or any(a.flag == "--host" for a in plan.arguments):
+        return plan
+    host = Argument("--host", ("0.0.0.0",), "the loopback of a container can't be reached from outside it")
+    return replace(plan, arguments=(*plan.arguments, host))
+
+
 RENDERERS: Mapping[str, Callable[[LaunchPlan], str]] = {
     "shell": as_shell,
-    "k8s": as_k8s,
-    "compose": as_compose,
+    "k8s": lambda plan: as_k8s(exposed(plan)),
+    "compose": lambda plan: as_compose(exposed(plan)),
 }
 
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """What the user asked ``launch`` for; see the command's help."""
+    """What the user asked ``launch`` for; see the command's help.
+
+    Attributes:
+        gpu_bytes: Memory of one GPU; with it, releases that load the draft after the target's pool get a fraction.
+        force: Findings don't fail it.
+        draft_as, target_as: What the command calls them, where that isn't what they were given as.
+    """
 
     path: str
     target: str
@@ -49,22 +66,41 @@ class LaunchRequest:
     port: int | None = None
     extra: tuple[str, ...] = ()
     offline: bool = False
+    engine_python: str | None = None
+    gpu_bytes: int | None = None
+    force: bool = False
+    draft_as: str | None = None
+    target_as: str | None = None
 
 
 @dataclass(frozen=True)
 class Launched:
-    """The command and what verify says of the pair with it."""
+    """The command, what verify says of the pair with it, and the bytes of weights that it loads, if known."""
 
     plan: LaunchPlan
     report: Report
+    weight_bytes: int | None = None
 
 
 def served_path(given: str, target: Target) -> str:
     """The target as a server would name it: a folder as given, else its Hub id."""
+    if target.origin == "registry":
+        return target.hf_repo or given
     path = Path(given)
-    if path.is_file():
-        return str(path.parent)
-    return given if path.exists() else target.hf_repo or given
+    if path.exists():
+        return str(path.parent) if path.is_file() else given
+    return hub_name(given)
+
+
+def hub_name(given: str) -> str:
+    """A Hub id without what a server doesn't take in it: ``hf://`` and the revision."""
+    return given.removeprefix("hf://").partition("@")[0]
+
+
+def _port(plan: LaunchPlan) -> LaunchPlan:
+    """The plan with the port that is among the words after ``--``, if one is."""
+    given = plan.launch().number("--port")
+    return plan if given is None else replace(plan, port=given)
 
 
 def launch(request: LaunchRequest) -> Launched:
@@ -74,7 +110,7 @@ def launch(request: LaunchRequest) -> Launched:
         UsageError: What is asked can't be on this engine.
         InputError: The path is no draft.
     """
-    engine = choose_engine(request.engine, request.why)
+    engine = choose_engine(request.engine, request.why, request.engine_python)
     opened = open_draft(request.path, offline=request.offline)
     target = find_target(request.target, offline=request.offline)
     draft = read_draft(opened.checkpoint, target)
@@ -82,12 +118,13 @@ def launch(request: LaunchRequest) -> Launched:
         raise InputError(
             f"{request.path}: no draft format fits", "`ckpt inspect --tensors` shows what is there"
         )
-    plan = launch_command(
+    there = request.path if Path(request.path).exists() else hub_name(request.path)
+    made = launch_command(
         draft,
         target,
         engine,
-        draft_path=request.path,
-        target_path=served_path(request.target, target),
+        draft_path=request.draft_as or there,
+        target_path=request.target_as or served_path(request.target, target),
         config=opened.checkpoint.config,
         wish=Wish(
             tp=request.tp,
@@ -96,10 +133,12 @@ def launch(request: LaunchRequest) -> Launched:
             draft_tokens=request.draft_tokens,
             context_length=request.context_length,
             port=request.port,
+            gpu_bytes=request.gpu_bytes,
             draft_bytes=opened.checkpoint.total_bytes or None,
             extra=request.extra,
         ),
     )
+    plan = _port(made)
     checked = verify(
         VerifyRequest(
             path=request.path,
@@ -107,6 +146,7 @@ def launch(request: LaunchRequest) -> Launched:
             engines=(str(engine),),
             why=request.why,
             launch=one_line(plan),
+            fail_on=None if request.force else Severity.ERROR,
             offline=request.offline,
         )
     )
@@ -117,4 +157,6 @@ def launch(request: LaunchRequest) -> Launched:
         "reasons": dict(plan.reasons),
         "notes": list(plan.notes),
     }
-    return Launched(plan, replace(checked, command="launch", facts=facts))
+    shards = target_checkpoint(target)
+    sizes = opened.checkpoint.total_bytes + shards.checkpoint.total_bytes if shards is not None else None
+    return Launched(plan, replace(checked, command="launch", facts=facts), sizes)

@@ -2,7 +2,7 @@
 
 Flags win over the launch command, which wins over the policy. Every ignored code has a reason::
 
-    target = "kimi-k2.5"
+    target = "kimi-k2.5"             # or a folder, relative to the policy's own
     engine = "sglang==0.5.23"        # or a list
     tp = 8
     context-length = 131072
@@ -15,6 +15,7 @@ Flags win over the launch command, which wins over the policy. Every ignored cod
 
 from __future__ import annotations
 
+import os.path
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +53,12 @@ class Policy:
     fail_on: str | None = None
     launch: str | None = None
     ignore: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+
+    def engine(self, given: str | None) -> tuple[str, str]:
+        """The engine that a command with one takes, and what chose it: its flag, this policy, or the default."""
+        if given is not None:
+            return given, "--engine"
+        return (self.engines[0], "policy") if self.engines else ("sglang", "default")
 
 
 def find_policy(start: Path | None = None) -> Policy:
@@ -103,7 +110,8 @@ def parse_policy(table: Mapping[str, Any], file: Path) -> Policy:
 
     def of(key: str, kind: type, what: str) -> Any:
         value = table.get(key)
-        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+        wrong = not isinstance(value, kind) or isinstance(value, bool)
+        if value is not None and (wrong or (isinstance(value, int) and value < 1)):
             raise UsageError(f"{file}: {key} is {value!r}, expected {what}")
         return value
 
@@ -119,17 +127,17 @@ def parse_policy(table: Mapping[str, Any], file: Path) -> Policy:
     if fail_on is not None and fail_on not in ("error", "warning", "never"):
         raise UsageError(f"{file}: fail-on is {fail_on!r}, expected error, warning or never")
     launch = of("launch", str, "a file or a command")
-    if launch is not None and (file.parent / launch).is_file():
-        launch = str(file.parent / launch)
+    if launch is not None and os.path.isfile(beside := os.path.join(file.parent, launch)):
+        launch = beside
     target = of("target", str, "text")
-    if target is not None and target.startswith(("./", "../")):
-        target = str(file.parent / target)
+    if target is not None and "/" in target and os.path.exists(beside := os.path.join(file.parent, target)):
+        target = beside
     return Policy(
         file,
         target,
         engines,
-        of("tp", int, "a number"),
-        of("context-length", int, "a number"),
+        of("tp", int, "a number above zero"),
+        of("context-length", int, "a number above zero"),
         fail_on,
         launch,
         {code.upper(): reason for code, reason in ignore.items()},

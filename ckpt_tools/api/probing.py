@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +13,14 @@ from ckpt_tools.errors import UsageError
 if TYPE_CHECKING:
     from ckpt_tools.api.subjects import Opened
     from ckpt_tools.model import Draft, Engine, Finding, LoadMap, Target
-    from ckpt_tools.serving.installed import Installed
+    from ckpt_tools.serving.probe import Probe
 
 
 @dataclass(frozen=True)
 class Probed:
-    """What one installed engine did with the draft."""
+    """What one installed engine did with the draft; ``installed`` is it, as ``sglang==0.5.23``."""
 
-    installed: Installed
+    installed: str
     facts: dict[str, Any]
     findings: tuple[Finding, ...]
 
@@ -56,13 +56,19 @@ def probe(
         engine_python=engine_python,
     )
     facts = {"seconds": round(made.seconds, 3), "load": load_json(made.load)}
-    return Probed(made.installed, facts, tuple(_findings(made, engine, load)))
+    name = f"{engine.name}=={made.installed.version}"
+    found = tuple(replace(f, engine=name) for f in _findings(made, engine, load))
+    return Probed(name, facts, found)
 
 
-def _findings(made: Any, engine: Engine, load: LoadMap | None) -> list[Finding]:
+def _findings(made: Probe, engine: Engine, load: LoadMap | None) -> list[Finding]:
     name = f"{engine.name} {made.installed.version}"
     if made.load.refused:
-        return [finding("ENG020", f"{name} refuses this draft: {made.load.refused.splitlines()[0]}")]
+        said = made.load.refused.strip().splitlines() or ["without a word"]
+        out = [finding("ENG020", f"{name} refuses this draft: {said[0]}")]
+        if load is not None and load.refused is None:
+            out.append(_otherwise(name, "refuses it", made, engine))
+        return out
     out = []
     unused, empty = made.load.unused, _empty(made.load)
     if empty:
@@ -74,16 +80,24 @@ def _findings(made: Any, engine: Engine, load: LoadMap | None) -> list[Finding]:
                 hint="`ckpt fix-keys IN OUT` writes the names that the engine reads",
             )
         )
-    if load is not None and load.parameters and (_empty(load) != empty or set(load.unused) != set(unused)):
+    if load is not None and load.refused is not None:
+        out.append(_otherwise(name, "loads it", made, engine))
+    elif load is not None and (_empty(load) != empty or set(load.unused) != set(unused)):
         more = sorted(set(load.unused) ^ set(unused)) or sorted(set(_empty(load)) ^ set(empty))
-        out.append(
-            finding(
-                "ENG021",
-                f"{name} loads it otherwise than the contract {engine.contract} says: {', '.join(more[:3])}",
-                hint="the installed engine is right about itself; report the difference",
-            )
-        )
+        out.append(_otherwise(name, f"loads it otherwise ({', '.join(more[:3])})", made, engine))
     return out
+
+
+def _otherwise(name: str, does: str, made: Probe, engine: Engine) -> Finding:
+    """The contract is of the installed release and wrong, or it is of another release."""
+    same = made.installed.version == engine.contract
+    return finding(
+        "ENG021",
+        f"{name} {does}, which isn't what the contract {engine.contract} says",
+        hint="the installed engine is right about itself; report the difference"
+        if same
+        else f"the contract is of another release: verify with --engine {engine.name}==installed",
+    )
 
 
 def _empty(load: LoadMap) -> list[str]:

@@ -6,9 +6,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.checks.base import finding
-from ckpt_tools.model import Report, Subject
+from ckpt_tools.model import Failure, Report, Subject
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ckpt_tools.model import Finding
     from ckpt_tools.serving.logs.state import LogState
     from ckpt_tools.serving.watch import Watched
@@ -47,8 +49,10 @@ def log_facts(log: LogState) -> dict[str, Any]:
 
 
 def watch_report(name: str, watched: Watched) -> Report:
-    """The report of a look at a log: ``fail`` for failed, stalled and stopped, ``pass`` otherwise."""
+    """The report of a look at a log: ``pass`` when the server is ready, ``error`` when the time was up before it was
+    decided, else ``fail``."""
     log = watched.log
+    late = watched.timed_out and log.state not in ("ready", "failed")
     found: list[Finding] = []
     if log.state == "failed":
         lines = log.decisive_lines
@@ -65,11 +69,47 @@ def watch_report(name: str, watched: Watched) -> Report:
         found.append(
             finding("LOG004", f"the server has {log.state}: {log.phase}", file=name, line=log.lines or None)
         )
-    facts = {**log_facts(log), "signals": asdict(watched.signals), "timed_out": watched.timed_out}
+    facts = {
+        **log_facts(log),
+        "signals": asdict(watched.signals),
+        "timed_out": watched.timed_out,
+        "tables": {"log": [{"what": what, "says": says} for what, says in _rows(log)]},
+    }
     return Report(
         command="watch",
         subject=Subject(name),
-        verdict="fail" if found else "pass",
+        verdict="error" if late else "pass" if log.state == "ready" else "fail",
         facts=facts,
         findings=tuple(found),
+        error=_late(watched) if late else None,
     )
+
+
+def _late(watched: Watched) -> Failure:
+    log = watched.log
+    return Failure(
+        "unavailable",
+        f"not ready after {watched.elapsed_s:.0f} s: {log.state}, {log.phase}",
+        "it works on: give it a longer --timeout"
+        if watched.signals.working
+        else "look whether it still works, or give it a longer --timeout",
+    )
+
+
+def _rows(log: LogState) -> Iterator[tuple[str, str]]:
+    """The log in words."""
+    done = f" {log.progress.percent:.0f} %" if log.progress is not None else ""
+    yield "state", f"{log.state}: {log.phase}{done}"
+    if log.engine is not None:
+        yield "engine", f"{log.engine} {log.version}" if log.version else log.engine
+    if log.target_class is not None:
+        yield "target", log.target_class
+    if log.draft_class is not None:
+        yield "draft", log.draft_class
+    if log.starts > 1:
+        yield "starts", f"{log.starts}; the last one counts"
+    if log.acceptance is not None:
+        lines = "1 line" if log.acceptance.n == 1 else f"{log.acceptance.n} lines"
+        yield "accepted length", f"{log.acceptance.mean_accept_len:.2f} over {lines} (1.00: nothing accepted)"
+    for note in log.notes:
+        yield f"line {note.line}", note.meaning

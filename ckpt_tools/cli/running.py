@@ -2,51 +2,123 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ckpt_tools.errors import ExitCode
+from ckpt_tools.errors import ExitCode, InputError
 from ckpt_tools.serving.run import start
 from ckpt_tools.serving.watch import watch
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ckpt_tools.serving.args.command import LaunchPlan
     from ckpt_tools.serving.watch import Watched
 
 
-def run_server(plan: LaunchPlan, log_file: str) -> int:
+def run_server(plan: LaunchPlan, log_file: str, weight_bytes: int | None = None) -> int:
     """Start the planned server, say what its log says, and stay until it ends.
 
+    The log of an earlier start is kept beside it as ``LOG.1``, ``LOG.2``, …: what failed then isn't now's failure.
+
     Returns:
-        The server's own status if it ended by itself, else 130 after Ctrl-C.
+        The server's own status if it ended by itself, else 130 after Ctrl-C (143 after a SIGTERM).
 
     Raises:
         Unavailable: The program isn't there.
         InputError: The log file can't be written.
     """
-    server = start(plan, Path(log_file))
-    click.echo(f"started pid {server.child.pid}, log {log_file}", err=True)
+    log = Path(log_file)
+    set_aside(log)
+    with _stoppable() as ended_by:
+        server = start(plan, log)
+        try:
+            click.echo(f"started pid {server.child.pid}, log {log_file}", err=True)
+            said = ""
+            url = f"http://127.0.0.1:{plan.port}"
+            for seen in watch(
+                log,
+                follow=True,
+                url=url,
+                pid=server.child.pid,
+                engine=_family(plan),
+                weight_bytes=weight_bytes,
+            ):
+                line = status_line(seen)
+                if line != said:
+                    click.echo(line, err=True)
+                    said = line
+            status = server.child.wait()
+            return status if status >= 0 else 128 - status
+        except KeyboardInterrupt:
+            click.echo("stopping the server", err=True)
+            try:
+                server.stop()
+            except KeyboardInterrupt:  # asked twice: not patient any more
+                server.stop(0)
+            click.echo("stopped", err=True)
+            return 128 + ended_by[0] if ended_by else int(ExitCode.INTERRUPTED)
+        finally:
+            if server.status is None:  # something else went wrong: no server is left that nobody watches
+                server.stop()
+
+
+def _family(plan: LaunchPlan) -> str:
+    return plan.engine.name.removesuffix("-ext")
+
+
+def set_aside(log: Path) -> Path | None:
+    """Give the log of an earlier start another name; that name.
+
+    Raises:
+        InputError: It can't be renamed.
+    """
+    if not log.is_file() or not log.stat().st_size:
+        return None
+    numbers = (n for n in range(1, 1 << 30) if not log.with_name(f"{log.name}.{n}").exists())
+    other = log.with_name(f"{log.name}.{next(numbers)}")
     try:
-        said = ""
-        url = f"http://127.0.0.1:{plan.port}"
-        for seen in watch(log_file, follow=True, url=url, pid=server.child.pid):
-            line = status_line(seen)
-            if line != said:
-                click.echo(line, err=True)
-                said = line
-        status = server.child.wait()
-        return status if status >= 0 else 128 - status
-    except KeyboardInterrupt:
-        server.stop()
-        click.echo("stopped", err=True)
-        return int(ExitCode.INTERRUPTED)
+        return log.rename(other)
+    except OSError as error:
+        raise InputError(
+            f"{log}: an earlier log that can't be renamed ({error.strerror})", "name another with --log-file"
+        ) from error
+
+
+@contextmanager
+def _stoppable() -> Iterator[list[int]]:
+    """SIGTERM and SIGHUP stop the server as Ctrl-C does; the list holds the one that came."""
+    came: list[int] = []
+
+    def stop(number: int, _frame: Any) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield came
+        return
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def status_line(seen: Watched) -> str:
-    """State, phase and progress on one line, with the cause of a failure."""
-    log = seen.log
-    percent = f" {log.progress.percent:.0f} %" if log.progress is not None else ""
+    """State, phase and progress on one line, with the time left or the cause of a failure."""
+    log, progress = seen.log, seen.log.progress
+    percent = left = ""
+    if progress is not None:
+        percent = f" {progress.percent:.0f} %"
+        if progress.bytes_per_s:
+            left += f", {progress.bytes_per_s / 1e9:.1f} GB/s"
+        if progress.remaining_s:
+            left += f", {progress.remaining_s:.0f} s left"
     cause = f" ({log.cause}): {log.message}" if log.cause is not None else ""
-    return f"{log.state}: {log.phase}{percent}{cause}"
+    return f"{log.state}: {log.phase}{percent}{left}{cause}"

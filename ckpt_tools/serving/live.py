@@ -63,7 +63,7 @@ def read_live(
     """
     base = _base(url)
     info = _get_json(base, ("/server_info", "/get_server_info"), timeout)
-    if info is not None:
+    if info is not None and "speculative_algorithm" in info:  # vLLM has a route of that name for developers
         return _sglang(base, info, tuple(prompts), max_new_tokens, timeout)
     metrics = _get(base + "/metrics", timeout)
     if metrics is not None:
@@ -93,7 +93,8 @@ def _open(request: str | urllib.request.Request, timeout: float) -> bytes | None
     try:
         with opener.open(request, timeout=timeout) as answer:
             return bytes(answer.read())
-    except urllib.error.HTTPError:
+    except urllib.error.HTTPError as refusal:
+        refusal.close()
         return None
     except (urllib.error.URLError, OSError, ValueError) as error:
         where = request if isinstance(request, str) else request.full_url

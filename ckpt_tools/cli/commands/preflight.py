@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 @click.command("preflight")
 @click.argument("path", required=False)
 @target_option()
-@click.option(
-    "--engine", default="sglang", show_default=True, metavar="ENGINE", help="Engine that will be launched."
-)
+@click.option("--engine", metavar="ENGINE", help="Engine that will be launched.  [default: sglang]")
 @click.option("--engine-python", metavar="PATH", help="The interpreter that has the engine.")
 @click.option("--tp", type=click.IntRange(1), help="GPUs that are needed.")
 @click.option(
@@ -25,11 +23,16 @@ if TYPE_CHECKING:
 )
 @click.option("--clean", is_flag=True, help="Offer to delete what a dead server left; asks for each file.")
 @output_options
-def command(path: str | None, clean: bool, output: Output, **options: Any) -> int:
+def command(path: str | None, clean: bool, engine: str | None, output: Output, **options: Any) -> int:
     """Say whether this machine is ready: GPUs, shared memory, port, memory, disk, the installed engine and its hooks."""
+    from ckpt_tools.api.policy import find_policy
     from ckpt_tools.api.preflighting import PreflightRequest, look
 
-    request = PreflightRequest(path, offline=output.offline, **options)
+    policy = find_policy()
+    named, why = policy.engine(engine)
+    options["tp"] = options["tp"] or policy.tp
+    options["target"] = options["target"] or policy.target
+    request = PreflightRequest(path, engine=named, why=why, offline=output.offline, **options)
     return run(output, "preflight", path or ".", lambda: look(request, _ask if clean else None))
 
 

@@ -12,8 +12,6 @@ from ckpt_tools.cli.options import Output, output_options, run, target_option
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ckpt_tools.model import Report
-
 
 @click.command("push")
 @click.argument("path")
@@ -23,33 +21,42 @@ if TYPE_CHECKING:
     "--engine", "engines", multiple=True, metavar="ENGINE", help="Engines that it must be right for."
 )
 @click.option("--license", metavar="ID", help="License for the card, such as apache-2.0.")
+@click.option(
+    "--base-model", metavar="ID", help="The target's Hub id for the card, if the registry has none."
+)
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="One more tag for the card; repeatable.")
+@click.option(
+    "--include", multiple=True, metavar="FILE", help="One more file of the folder that goes, too; repeatable."
+)
 @click.option("--private", is_flag=True, help="Make a new repository private.")
 @click.option("--revision", metavar="BRANCH", help="Branch to push to.")
 @click.option("--create-pr", is_flag=True, help="Propose a pull request instead of committing.")
+@click.option("--smoke", is_flag=True, help="Run the smoke test first and put its result on the card.")
 @click.option(
-    "--smoke", "smoked", is_flag=True, help="Run the smoke test first and put its result on the card."
+    "--report",
+    "reports",
+    multiple=True,
+    metavar="FILE",
+    help="JSON report of smoke (of these very files) or accept, for the card; repeatable.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the plan and upload nothing.")
 @output_options
-def command(path: str, repo_id: str, smoked: bool, output: Output, **options: Any) -> int:
+def command(path: str, repo_id: str, engines: tuple[str, ...], output: Output, **options: Any) -> int:
     """Verify a draft, write its model card and report, upload it, and compare what arrived."""
+    from ckpt_tools.api.policy import find_policy
     from ckpt_tools.api.pushing import PushRequest, push
 
-    request = PushRequest(path, repo_id, **options)
-
-    def work() -> Report:
-        report = _smoke(path, options["target"]) if smoked else None
-        return push(
-            request, smoke=report, notify=lambda line: click.echo(line, err=True), progress=_progress(output)
-        )
-
-    return run(output, "push", path, work)
-
-
-def _smoke(path: str, target: str) -> Report:
-    from ckpt_tools.api.smoking import SmokeRequest, smoke
-
-    return smoke(SmokeRequest(path, target))
+    policy = find_policy()
+    why = "--engine" if engines or not policy.engines else "policy"
+    request = PushRequest(
+        path, repo_id, engines=engines or policy.engines, why=why, offline=output.offline, **options
+    )
+    return run(
+        output,
+        "push",
+        path,
+        lambda: push(request, notify=lambda line: click.echo(line, err=True), progress=_progress(output)),
+    )
 
 
 def _progress(output: Output) -> Callable[[int, int], None] | None:

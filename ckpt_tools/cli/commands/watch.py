@@ -7,15 +7,23 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ckpt_tools.cli.options import Output, exit_status, output_options
+from ckpt_tools.cli.options import Output, output_options, run
 
 if TYPE_CHECKING:
+    from ckpt_tools.model import Report
     from ckpt_tools.serving.watch import Watched
+
+
+def address(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    """An http address."""
+    if value is not None and not value.startswith(("http://", "https://")):
+        raise click.BadParameter(f"{value!r} is no http address; write http://127.0.0.1:30000")
+    return value
 
 
 @click.command("watch")
 @click.argument("log", metavar="LOG|-")
-@click.option("--url", metavar="URL", help="The server, for its health endpoint.")
+@click.option("--url", metavar="URL", callback=address, help="The server, for its health endpoint.")
 @click.option("--port", type=click.IntRange(1, 65535), help="The server's port on this machine.")
 @click.option("--follow", is_flag=True, help="Wait for more until it is ready or has failed.")
 @click.option(
@@ -38,28 +46,29 @@ def command(
     """Read a start-up log: starting, loading, capturing, ready, or failed with the cause; never by a bare word."""
     from ckpt_tools.api.watching import watch_report
     from ckpt_tools.cli.running import status_line
-    from ckpt_tools.errors import ExitCode
+    from ckpt_tools.engines import resolve
     from ckpt_tools.serving.watch import watch
 
     live = follow and sys.stderr.isatty() and output.verbosity >= 0
-    last: Watched | None = None
-    said = ""
-    for last in watch(
-        sys.stdin.buffer if log == "-" else log,
-        follow=follow,
-        url=url,
-        port=port,
-        timeout=timeout,
-        engine=engine.partition("==")[0].removesuffix("-ext") if engine else None,
-    ):
-        if live and (line := status_line(last)) != said:
-            click.echo(f"\r\x1b[K{line}", nl=False, err=True)
-            said = line
-    if live:
-        click.echo("", err=True)
-    assert last is not None
-    report = watch_report("-" if log == "-" else log, last)
-    output.emit([report])
-    if last.timed_out and last.log.state != "failed":
-        return int(ExitCode.UNAVAILABLE)
-    return exit_status([report])
+    family = resolve(engine, "--engine").name.removesuffix("-ext") if engine else None
+
+    def work() -> Report:
+        last: Watched | None = None
+        said = ""
+        for last in watch(
+            sys.stdin.buffer if log == "-" else log,
+            follow=follow,
+            url=url,
+            port=port,
+            timeout=timeout,
+            engine=family,
+        ):
+            if live and (line := status_line(last)) != said:
+                click.echo(f"\r\x1b[K{line}", nl=False, err=True)
+                said = line
+        if live:
+            click.echo("", err=True)
+        assert last is not None
+        return watch_report(log, last)
+
+    return run(output, "watch", log, work)
