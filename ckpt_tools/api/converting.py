@@ -102,7 +102,7 @@ def fix_keys(request: Request, progress: Callable[[int, int], None] | None = Non
         draft,
         to,
         fingerprint(opened.checkpoint),
-        readers_of(opened, target, derived_before(record)),
+        readers_of(opened, target, derived_before(record), stitch=request.target is not None),
         target=target,
         options=Options(
             request.allow,
@@ -131,8 +131,14 @@ def fix_keys(request: Request, progress: Callable[[int, int], None] | None = Non
     )
 
 
-def readers_of(opened: Opened, target: Target | None, derived: frozenset[str] = frozenset()) -> Readers:
-    """What a plan may read of a draft and of its target, beside headers."""
+def readers_of(
+    opened: Opened, target: Target | None, derived: frozenset[str] = frozenset(), *, stitch: bool = False
+) -> Readers:
+    """What a plan may read of a draft and of its target, beside headers.
+
+    Args:
+        stitch: Next-token layers may go into the target's files: only into one that the user names.
+    """
     theirs = target_checkpoint(target)
     return Readers(
         ints=lambda name: tuple(read_ints(opened.checkpoint, name, opened.source)),
@@ -141,7 +147,7 @@ def readers_of(opened: Opened, target: Target | None, derived: frozenset[str] = 
         beside=tables_beside(
             tuple(f.name for f in opened.checkpoint.files), lambda n: _side_tables(opened, n)
         ),
-        target=theirs.checkpoint if theirs is not None else None,
+        target=theirs.checkpoint if theirs is not None and stitch else None,
         derived_before=derived,
     )
 

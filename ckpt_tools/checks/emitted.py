@@ -346,7 +346,10 @@ _ROWS += (
         "SGLang and vLLM build EAGLE-1 without them: SGLang drops them, vLLM raises.",
         "embedding_layernorm.weight: engines build EAGLE-1 without these norms",
         "No engine serves it.",
-        ("vllm 0.33.0 model_executor/models/llama_eagle.py (run)", "sglang 0.5.23 models/llama_eagle.py:54-55"),
+        (
+            "vllm 0.33.0 model_executor/models/llama_eagle.py (run)",
+            "sglang 0.5.23 models/llama_eagle.py:54-55",
+        ),
     ),
     Code(
         "NRM012",
@@ -358,6 +361,17 @@ _ROWS += (
         "norm_before_residual is true, as Model-Optimizer's convert_to_vllm_ckpt writes it",
         "`--repair raw-residual` writes false.",
         ("Model-Optimizer 0.47.0 examples/speculative_decoding (convert_to_vllm_ckpt), modeling_eagle.py",),
+    ),
+    Code(
+        "MTP002",
+        "next-token-layers-of-another-model",
+        _E,
+        "Next-token layers and the target that they would go into aren't of one model",
+        "(fix-keys --to bundled --target FOLDER) width, vocabulary and model_type of the layers are the target's.",
+        "The target's loader would refuse them, or run layers that were trained on another model's states.",
+        "the layers and ./Qwen3-8B aren't of one model: hidden_size 2048 and 4096",
+        "Give the target that the layers belong to.",
+        ("speculators 0.9.0 cli/stitch.py",),
     ),
     Code(
         "PAR011",

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # Where trainers put the draft's state dict, most specific first (SpecForge, then the usual names).
 STATE_DICT_KEYS = ("draft_state_dict", "model_state_dict", "state_dict", "module", "model")
+# What a tensor that is pickled by itself is called (Model-Optimizer's d2t.pt).
+BARE = "tensor"
 _MAX_NESTING = 4
 _ZIP = b"PK\x03\x04"
 _OPERAND = re.compile(r"Unsupported operand (\d+)")
@@ -212,6 +214,8 @@ def _is_tensor(value: object) -> bool:
 
 def _state_dict(loaded: Any) -> tuple[dict[str, Any] | None, str | None, dict[str, Any]]:
     """The state dict in what was loaded, the key that it lies under, and the plain values beside it."""
+    if _is_tensor(loaded):
+        return {BARE: loaded}, None, {}
     path: list[str] = []
     scalars: dict[str, Any] = {}
     for _ in range(_MAX_NESTING):

@@ -17,6 +17,7 @@ from ckpt_tools.convert.shards import assign_shards
 from ckpt_tools.convert.stitch import TARGETS_OWN, stitched, stitched_config
 from ckpt_tools.convert.tensors import Made, Output, missing, plan_tensors
 from ckpt_tools.convert.vocabulary import plan_tables
+from ckpt_tools.engines.capture import default_layers
 from ckpt_tools.formats import formats
 from ckpt_tools.formats.base import Variant, WriteRequest
 from ckpt_tools.model import Severity, Verifier
@@ -46,6 +47,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "ROP006": ("rope",),
     "SHP004": ("target_hidden_size",),
     "SHP005": ("head_dim",),
+    "HED002": ("tie_word_embeddings",),
     "HED009": ("draft_vocab_size",),
 }
 
@@ -90,13 +92,14 @@ def plan_conversion(
         found.add(hazards.no_home(draft, to), allowable=False)
         return replace(base, refusals=tuple(found.refusals), notes=tuple(found.notes))
     facts = _facts(checkpoint, draft, target, asked, found)
+    draft = replace(draft, facts=facts)
     written = ids.decide(draft, to, target)
     for f in (
         *hazards.limits(draft, facts, to),
         *written.findings,
         *hazards.window(facts, draft.algorithm, to),
         *ids.first_releases(facts, draft.algorithm, to, written),
-        *hazards.embedding(draft, target, to, readers),
+        *hazards.embedding(draft, target, to, variant, readers),
         *hazards.verifier(draft, target),
         *hazards.quantization(checkpoint),
     ):
@@ -117,6 +120,9 @@ def plan_conversion(
         top_level_ids=written.top_level,
         tensors=frozenset(draft.tensors),
     )
+    if variant.inside is not None and readers.target is not None:
+        for f in hazards.other_target(draft, target):
+            found.add(f)
     for f in (*known.required(request.facts, draft.algorithm), *_unfilled(draft, variant, made)):
         found.add(f, allowable=False)
     config = to.write(request)
@@ -125,7 +131,7 @@ def plan_conversion(
             found.add(f)
     tensors = assign_shards(tuple(out.tensors), asked.max_shard_size)
     carried, left = other_files(checkpoint)
-    if variant.inside is not None and readers.target is not None and readers.target.tensors:
+    if variant.inside is not None and readers.target is not None:
         tensors = assign_shards(stitched(readers.target, out.tensors), asked.max_shard_size)
         config = stitched_config(readers.target.config or {}, 1)
         carried, _ = other_files(readers.target)
@@ -161,6 +167,10 @@ def _facts(
         for f in hazards.implied(facts, completed, source):
             found.add(f)
         facts = completed
+    depth = target.num_hidden_layers if target else None
+    if source.fixed_capture and facts.capture_layers is None and depth and draft.algorithm == "eagle3":
+        facts = replace(facts, capture_layers=default_layers(depth), capture_convention="layer_output")
+        found.add(hazards.default_capture(facts, source, depth))
     facts = known.with_tensor_flags(known.with_written_dtype(facts, checkpoint, draft, asked), draft)
     if target is not None:
         facts = replace(facts, verifier=Verifier(target.hf_repo or target.id, target.architectures))
@@ -253,6 +263,6 @@ def _lost(
     back = read_back(out.tensors, config, to, request.variant, request.target)
     return [
         f
-        for f in lost_facts(request.facts, back.facts, to, explained)
+        for f in lost_facts(request.facts, back, to, explained)
         if not (f.severity is Severity.ERROR and found.refusals)
     ]

@@ -63,6 +63,35 @@ def implied(before: DraftFacts, after: DraftFacts, source: Format) -> Iterator[F
         yield finding("CFG016", source.implied.reason, file="config.json")
 
 
+def default_capture(facts: DraftFacts, source: Format, depth: int) -> Finding:
+    """The layers that the source's framework captures for a target of this depth are stated."""
+    return finding(
+        "CFG016",
+        f"no captured layers are stated; {source.title} always takes layers {list(facts.capture_layers or ())} of a target of {depth}",
+        file="config.json",
+    )
+
+
+def other_target(draft: Draft, target: Target | None) -> Iterator[Finding]:
+    """Next-token layers of another model than the one that they would go into."""
+    if target is None:
+        return
+    facts = draft.facts
+    pairs = (
+        ("hidden_size", facts.hidden_size, target.hidden_size),
+        ("vocab_size", facts.vocab_size, target.vocab_size),
+        ("model_type", facts.extra.get("model_type"), target.text_model_type or target.model_type),
+    )
+    differing = [f"{n} {a} and {b}" for n, a, b in pairs if a is not None and b is not None and a != b]
+    if differing:
+        yield finding(
+            "MTP002",
+            f"the layers and {target.hf_repo or target.id} aren't of one model: {', '.join(differing)}",
+            file="config.json",
+            hint="give the target that the layers belong to",
+        )
+
+
 def no_home(draft: Draft, to: Format) -> Finding:
     """The format has no way of writing this draft."""
     code = (
@@ -92,11 +121,14 @@ def window(facts: DraftFacts, algorithm: str, to: Format) -> Iterator[Finding]:
     )
 
 
-def embedding(draft: Draft, target: Target | None, to: Format, readers: Readers) -> Iterator[Finding]:
-    """A trained embedding that SGLang will overwrite, as far as the files can tell."""
+def embedding(
+    draft: Draft, target: Target | None, to: Format, variant: Variant, readers: Readers
+) -> Iterator[Finding]:
+    """A trained embedding that SGLang will overwrite, or that the format has no room for, as far as the files can tell."""
     native = draft.tensors.get("embed_tokens.weight")
     facts = draft.facts
-    if to.engine != "sglang" or native is None or facts.target_hidden_size not in (None, facts.hidden_size):
+    left = any(pattern == "embed_tokens.weight" for pattern, _ in variant.omits)
+    if not (left or to.engine == "sglang") or native is None or facts.target_hidden_size not in (None, facts.hidden_size):
         return
     if facts.embed_requires_grad or draft.algorithm in FAMILY:
         return  # the format's own limit says so; the family's embedding is dropped, which is said
@@ -105,8 +137,8 @@ def embedding(draft: Draft, target: Target | None, to: Format, readers: Readers)
     if equal is False:
         yield finding(
             "HED003",
-            f"{native} differs from the target's {theirs}: the embedding was trained, and SGLang replaces it by the "
-            "target's",
+            f"{native} differs from the target's {theirs}: the embedding was trained, and "
+            + ("this format holds none" if left else "SGLang replaces it by the target's"),
             tensor=native,
             severity=Severity.ERROR,
             hint="vLLM keeps a draft's own embedding (--to vllm)",
@@ -114,7 +146,8 @@ def embedding(draft: Draft, target: Target | None, to: Format, readers: Readers)
     elif equal is None:
         yield finding(
             "HED004",
-            f"{native} was not compared with the target's embedding, which SGLang puts in its place",
+            f"{native} was not compared with the target's embedding, which "
+            + ("readers of this format take" if left else "SGLang puts in its place"),
             tensor=native,
         )
 

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 #: Facts of training, of the target or of bookkeeping: their loss changes nothing that an engine computes.
 HARMLESS = frozenset(
     {
-        "verifier", "embed_requires_grad", "dtype", "tie_word_embeddings", "num_target_layers", "attention_mode",
-        "confidence_head_alpha", "fc_bias", "model_type", "layer_type", "vocab_size", "draft_vocab_size",
+        "embed_requires_grad", "dtype", "tie_word_embeddings", "num_target_layers", "attention_mode",
+        "confidence_head_alpha", "layer_type", "draft_vocab_size",
     }
 )  # fmt: skip
-#: How ids are counted is the format's own affair.
-_IGNORED = frozenset({"capture_convention", "extra"})
+#: How ids are counted is the format's own affair, the target's name stands in conversion.json, and fc.bias speaks for itself.
+_IGNORED = frozenset({"capture_convention", "extra", "verifier", "fc_bias"})
 
 
 def flat_facts(facts: DraftFacts) -> dict[str, Any]:
@@ -36,6 +36,8 @@ def flat_facts(facts: DraftFacts) -> dict[str, Any]:
         out["layer_types"] = None
     if out.get("layer_types") is None and out.get("sliding_window") is not None:
         out["layer_types"] = ("sliding_attention",) * (facts.num_layers or 1)
+    if out["draft_vocab_size"] == out["vocab_size"]:
+        out["draft_vocab_size"] = None
     if out["target_hidden_size"] == out["hidden_size"]:
         out["target_hidden_size"] = None
     rope = out.get("rope")
@@ -65,14 +67,14 @@ def read_back(
     return read_as(made, detect(made), to, variant, target=target)
 
 
-def lost_facts(
-    before: DraftFacts, after: DraftFacts, to: Format, explained: frozenset[str]
-) -> Iterator[Finding]:
+def lost_facts(before: DraftFacts, back: Draft, to: Format, explained: frozenset[str]) -> Iterator[Finding]:
     """One finding per fact that the format doesn't carry.
 
     Args:
+        back: The output as its format reads it; what all of its readers take where it is silent counts as said.
         explained: Facts whose loss another finding already names.
     """
+    after = to.implied.facts(back.facts, back.algorithm) if to.implied is not None else back.facts
     for name, (was, now) in differing(before, after).items():
         if name in explained:
             continue

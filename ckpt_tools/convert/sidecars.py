@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ckpt_tools.container.pickle import BARE
 from ckpt_tools.formats.tables import offsets
 
 if TYPE_CHECKING:
@@ -30,6 +31,11 @@ def _pair(tables: Mapping[str, tuple[int, ...]]) -> tuple[tuple[int, ...] | None
     return tables.get("d2t"), tables.get("t2d")
 
 
+def _bare(tables: Mapping[str, tuple[int, ...]]) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+    """Model-Optimizer's offsets, pickled by themselves."""
+    return tables.get(BARE), None
+
+
 def _selected(tables: Mapping[str, tuple[int, ...]]) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
     """NeMo's absolute ids, in the order of the head's rows."""
     ids = tables.get("selected_token_ids")
@@ -43,7 +49,7 @@ SIDECARS: Mapping[
     "vocab_mapping.pt": _pair,
     "cache.pt": _pair,
     "vocab_mapping_cache.pt": _pair,
-    "d2t.pt": _pair,
+    "d2t.pt": _bare,
     "eagle_meta.pt": _selected,
 }
 
@@ -55,7 +61,7 @@ def tables_beside(
 
     Args:
         names: Files beside the weights.
-        read: Integer tensors of such a file, by name (a bare tensor under ``d2t``).
+        read: Integer tensors of such a file, by name.
     """
     for name, meaning in SIDECARS.items():
         if name in names:

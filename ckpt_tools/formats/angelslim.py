@@ -70,7 +70,7 @@ FORMAT = Format(
                 no_tensor("midlayer.{j}.**", "one layer"),
             ),
             hints=(
-                has_tensor("midlayer.**", "layer 0 is named midlayer", 3),
+                has_tensor("midlayer.**", "layer 0 is named midlayer", 2),
                 has_tensor("t2d", "t2d is there"),
                 has_tensor("embed_tokens.weight", "the embedding is there"),
                 any_of(

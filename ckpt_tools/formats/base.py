@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ckpt_tools.formats.names import NameMap, fits
+from ckpt_tools.formats.names import NameMap, fits, literal_part
 from ckpt_tools.model import EMPTY, CaptureConvention, DraftFacts, Evidence
 
 if TYPE_CHECKING:
     from ckpt_tools.model import Target, TensorInfo
+
+
+#: How many dots of a name are looked at before its pattern is.
+_DEPTH = 3
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,29 @@ class Seen:
     extra: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
     files: tuple[str, ...] = ()
     wrapper: str = ""
+
+    @cached_property
+    def _prefixes(self) -> frozenset[str]:
+        """The beginnings of all names, cut behind each of their first dots."""
+        found: set[str] = set()
+        for name in self.tensors:
+            at = -1
+            for _ in range(_DEPTH):
+                at = name.find(".", at + 1)
+                if at < 0:
+                    break
+                found.add(name[: at + 1])
+        return frozenset(found)
+
+    def holds(self, pattern: str) -> bool:
+        """Whether a tensor fits the pattern; a target's 100,000 names are walked only when one can."""
+        literal = literal_part(pattern)
+        if literal == pattern:
+            return pattern in self.tensors
+        head = literal[: literal.rfind(".") + 1]
+        if head and head.count(".") <= _DEPTH and head not in self._prefixes:
+            return False
+        return any(fits(pattern, name) for name in self.tensors)
 
     @property
     def whole(self) -> bool:
@@ -84,7 +112,7 @@ class Clue:
         else:
             if not seen.tensors:
                 return None
-            found = self.holds(seen) if self.holds else any(fits(self.key, n) for n in seen.tensors)
+            found = self.holds(seen) if self.holds else seen.holds(self.key)
         return found is not self.absent
 
     def evidence(self) -> Evidence:
@@ -318,6 +346,7 @@ class Format:
         implied: What its readers take where a config is silent.
         sorted_rows: Its readers take the head's rows in the order of ``t2d``, so ``d2t`` has to ascend.
         fixed_capture: Its readers capture the default layers whatever a config says.
+        usual: What a draft is read as when nothing decides between formats that share a layout.
     """
 
     name: str
@@ -334,3 +363,4 @@ class Format:
     implied: Implied | None = None
     sorted_rows: bool = False
     fixed_capture: bool = False
+    usual: bool = False

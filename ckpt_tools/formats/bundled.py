@@ -98,11 +98,13 @@ def nextn_inside(seen: Seen) -> tuple[str, ...]:
     return tuple(sorted({n.rsplit(".", 2)[0] + ".**" for n in found}))
 
 
+#: A config alone is a target's; only its tensors show next-token layers.
 _TARGET = Clue(
     "any",
-    "embed_tokens",
-    "inside a target, or alone with its config",
-    lambda seen: "speculators_model_type" not in (seen.config or {}),
+    "tensors",
+    "weights to look at, and not speculators' layout",
+    lambda seen: bool(seen.tensors) and "speculators_model_type" not in (seen.config or {}),
+    weight=0,
 )
 
 FORMAT = Format(

@@ -95,11 +95,14 @@ def _match(form: Format, variant: Variant, seen: Seen) -> Match | None:
     verdicts = [(clue, clue.test(seen)) for clue in variant.must]
     if any(v is False for _, v in verdicts) or not any(v for _, v in verdicts):
         return None
-    verdicts += [(clue, clue.test(seen)) for clue in variant.hints]
+    # What isn't there rules out; only what is there speaks for a format, unless it is a hint.
+    score = sum(clue.weight for clue, v in verdicts if v and not clue.absent)
+    hints = [(clue, clue.test(seen)) for clue in variant.hints]
+    score += sum(clue.weight for clue, v in hints if v)
+    verdicts += hints
     held = [clue for clue, v in verdicts if v and not clue.absent]
     if not held:
         return None
-    score = sum(clue.weight for clue, v in verdicts if v)
     shown = {(c.kind, c.key): c.evidence() for c in held}
     return Match(form, variant, score, tuple(shown.values()))
 
@@ -115,7 +118,7 @@ def detect(checkpoint: Checkpoint) -> Detection:
     matches = [
         m for form in formats().values() for v in form.variants if (m := _match(form, v, seen)) is not None
     ]
-    matches.sort(key=lambda m: -m.score)
+    matches.sort(key=lambda m: (-m.score, not m.format.usual))
     return Detection(tuple(matches), wrapper.prefix, seen, raw)
 
 

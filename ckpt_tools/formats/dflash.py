@@ -129,7 +129,7 @@ def read_flat(config: Mapping[str, Any]) -> DraftFacts:
         num_aux=len(ids) if ids else None,
         sliding_window=swa,
         layer_types=("sliding_attention",) * (facts.num_layers or 1)
-        if swa and not facts.layer_types
+        if swa and "sliding_attention" not in (facts.layer_types or ())
         else None,
         extra={**facts.extra, **extra, **windows(both)},
     )

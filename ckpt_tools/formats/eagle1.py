@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpt_tools.formats.base import Clue, Seen, any_of, has_tensor, no_field, no_tensor
+from ckpt_tools.formats.base import Clue, Seen, any_of, architecture_is, has_tensor, no_field, no_tensor
 from ckpt_tools.formats.canonical import vocabulary
 from ckpt_tools.formats.names import NameMap, Row
 
@@ -28,10 +28,29 @@ def _one_layer_llama(seen: Seen) -> bool:
     )
 
 
+#: The classes that engines build for EAGLE-1.
+SGLANG_CLASSES = (
+    "LlamaForCausalLMEagle",
+    "Qwen2ForCausalLMEagle",
+    "MistralForCausalLMEagle",
+    "MistralLarge3ForCausalLMEagle",
+)
+VLLM_CLASSES = (
+    "EagleLlamaForCausalLM",
+    "EagleLlama4ForCausalLM",
+    "EagleMiniCPMForCausalLM",
+    "EagleMistralForCausalLM",
+    "EagleMistralLarge3ForCausalLM",
+    "EagleCohereForCausalLM",
+    "EagleDeepSeekMTPModel",
+    "EagleQwen2ForCausalLM",
+)
+
 SIGNATURE: Clue = any_of(
     "the head of EAGLE-1: fc over [embedding, hidden], no norms",
     Clue("tensor", "fc.weight", "fc takes [embedding, hidden]", _fc_over_two),
     Clue("config", "num_hidden_layers", "a Llama of one layer and no weights to look at", _one_layer_llama),
+    architecture_is(*SGLANG_CLASSES, *VLLM_CLASSES),
 )
 
 #: speculators up to 0.6 name fc otherwise.

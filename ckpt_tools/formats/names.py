@@ -28,6 +28,13 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile("".join(out) + re.escape(pattern[last:]) + r"\Z")
 
 
+@cache
+def literal_part(pattern: str) -> str:
+    """What a pattern begins with, up to its first placeholder."""
+    found = _PLACEHOLDER.search(pattern)
+    return pattern if found is None else pattern[: found.start()]
+
+
 def fits(pattern: str, name: str) -> bool:
     """Whether a tensor name fits a pattern."""
     return _compiled(pattern).match(name) is not None

@@ -93,9 +93,9 @@ FORMAT = Format(
                 *NO_OTHER_HEAD,
                 architecture_is("LlamaForCausalLM"),
                 has_field("draft_vocab_size", "draft_vocab_size beside LlamaForCausalLM"),
+                has_tensor("midlayer.**", "layer 0 is named midlayer", 2),
             ),
             hints=(
-                has_tensor("midlayer.**", "layer 0 is named midlayer", 2),
                 no_field("eagle_config", "no eagle_config"),
                 has_tensor("t2d", "t2d is there"),
             ),

@@ -304,12 +304,7 @@ FORMAT = Format(
                 eagle1.SIGNATURE,
                 NOT_SPECULATORS,
                 *eagle1.NO_LATER_HEAD,
-                architecture_is(
-                    "LlamaForCausalLMEagle",
-                    "Qwen2ForCausalLMEagle",
-                    "MistralForCausalLMEagle",
-                    "MistralLarge3ForCausalLMEagle",
-                ),
+                architecture_is(*eagle1.SGLANG_CLASSES),
             ),
             hints=(has_tensor("fc.bias", "fc has a bias"),),
             names=eagle1.NAMES,
@@ -398,4 +393,5 @@ FORMAT = Format(
     engine="sglang",
     limits=LIMITS,
     implied=ANCHOR_FIRST,
+    usual=True,
 )

@@ -227,10 +227,12 @@ FORMAT = Format(
                     has_field("norm_output", ""),
                     _STATE,
                     _NO_CONFIG,
-                    weight=4,
+                    weight=0,
                 ),
             ),
             hints=(
+                has_field("target_model_type", "target_model_type is stated", 3),
+                has_field("norm_output", "norm_output is stated", 3),
                 architecture_is(ARCHITECTURES["eagle3"]),
                 has_field(
                     "eagle_config/eagle_aux_hidden_state_layer_ids", "capture ids nested in eagle_config", 2

@@ -47,16 +47,6 @@ _OWN_VOCABULARY = any_of(
     has_tensor("d2t", ""),
     field_differs("draft_vocab_size", "vocab_size"),
 )
-_EAGLE1 = (
-    "EagleLlamaForCausalLM",
-    "EagleLlama4ForCausalLM",
-    "EagleMiniCPMForCausalLM",
-    "EagleMistralForCausalLM",
-    "EagleMistralLarge3ForCausalLM",
-    "EagleCohereForCausalLM",
-    "EagleDeepSeekMTPModel",
-    "EagleQwen2ForCausalLM",
-)
 _OWN = ("Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM", "Eagle3DeepseekV3ForCausalLM")
 _FOREIGN = tuple(name for name in sglang.FOREIGN if name not in _OWN)
 
@@ -201,7 +191,10 @@ FORMAT = Format(
             layer_type="mla",
             must=(sglang.NOT_SPECULATORS, architecture_not(*_FOREIGN), *NO_OTHER_HEAD, SIGNATURE, MLA),
             hints=(
-                architecture_is("Eagle3DeepseekV3ForCausalLM"),
+                architecture_is("Eagle3DeepseekV2ForCausalLM", "Eagle3DeepseekV3ForCausalLM"),
+                field_is("model_type", "kimi_k2", "deepseek_v2", "deepseek_v3"),
+                has_field("kv_lora_rank", "MLA dimensions in the config", 2),
+                MLA,
                 _TOP_LEVEL_IDS,
                 no_field("eagle_config/eagle_aux_hidden_state_layer_ids", "no capture ids in eagle_config"),
                 has_tensor("layers.0.**", "layer 0 is named layers.0"),
@@ -233,11 +226,11 @@ FORMAT = Format(
                 *eagle1.NO_LATER_HEAD,
                 any_of(
                     "a class name that begins with Eagle, or vLLM's own form",
-                    architecture_is(*_EAGLE1),
+                    architecture_is(*eagle1.VLLM_CLASSES),
                     field_is("model_type", "eagle"),
                 ),
             ),
-            hints=(architecture_is(*_EAGLE1), no_tensor("fc.bias", "fc has no bias")),
+            hints=(architecture_is(*eagle1.VLLM_CLASSES), no_tensor("fc.bias", "fc has no bias")),
             names=eagle1.NAMES,
             drops=DROPS,
             omits=(*eagle1.TARGETS_HEAD, ("fc.bias", "all zero, and vLLM builds fc without a bias")),

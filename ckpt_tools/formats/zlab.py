@@ -84,4 +84,5 @@ FORMAT = Format(
     schema="z-lab.dflash.config.json",
     write=write,
     limits=(dflash.ANCHOR, dflash.MASK, dflash.CAPTURE),
+    usual=True,
 )
