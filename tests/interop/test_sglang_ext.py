@@ -18,7 +18,7 @@ from tests.unit.sglang_models.drafts import HEADS, NAMES, converted
 
 PACKAGE = "ckpt_tools.sglang_models"
 PYTHONS = [p for p in os.environ.get("CKPT_SGLANG_PYTHON", "").split(":") if p]
-KIMI = FIXTURES / "sglang_ext" / "kimi_k25_tiny"
+TARGETS = [FIXTURES / "sglang_ext" / name for name in ("kimi_k25_tiny", "qwen3_vl_tiny")]
 
 
 @pytest.fixture(params=PYTHONS or [None], ids=str)
@@ -67,6 +67,8 @@ def test_the_loader_fills_all_and_only_with_the_package(sglang: str, tmp_path: P
     assert alone["refused"] == said[alone["engine"]]
 
 
-def test_the_kimi_target_has_its_hooks(sglang: str) -> None:
-    (answer,) = ask(sglang, "target", KIMI)
-    assert answer["missing"] == [] and answer["captured"] == [2, 4, 5] and answer["same"]
+def test_targets_have_their_hooks(sglang: str) -> None:
+    for answer in ask(sglang, "target", *TARGETS):
+        assert (
+            answer["captured"] == [2, 4, 5] and answer["shared"] == [[256, 64], [256, 64]] and answer["same"]
+        )

@@ -133,12 +133,17 @@ def test_recorded_forwards_are_equal_to_speculators() -> None:
         assert len(heads) == 10 and all(d < 1e-5 for steps in heads.values() for d in steps)
 
 
-def test_recorded_target_gets_its_hooks() -> None:
-    target = json.loads((FIXTURES / "sglang_ext" / "said.json").read_text("utf-8"))["target"]["0.5.9"]
-    assert len(target["without"]["missing"]) == 3
-    assert target["with"] == {
-        "missing": [], "shared": [[256, 64], [256, 64]], "default": [2, 4, 5], "captured": [2, 4, 5], "same": True,
+@pytest.mark.parametrize(
+    ("target", "lacks"), [("kimi_k25_tiny", []), ("qwen3_vl_tiny", ["set_embed_and_head"])]
+)
+def test_recorded_targets_get_their_hooks(target: str, lacks: list[str]) -> None:
+    said = json.loads((FIXTURES / "sglang_ext" / "said.json").read_text("utf-8"))["target"][target]
+    assert len(said["0.5.9"]["without"]["missing"]) == 3
+    completed = said["0.5.9"]["with"]
+    assert completed == {
+        "missing": lacks, "shared": [[256, 64], [256, 64]], "default": [2, 4, 5], "captured": [2, 4, 5], "same": True,
     }  # fmt: skip
+    assert completed == said["0.5.12"]["without"] == said["0.5.12"]["with"]  # as the release that has them
 
 
 def test_it_is_found_and_takes_every_release() -> None:
