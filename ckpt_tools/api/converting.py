@@ -19,7 +19,6 @@ from ckpt_tools.api.subjects import (
     target_checkpoint,
 )
 from ckpt_tools.container.fingerprint import fingerprint
-from ckpt_tools.container.open import open_checkpoint
 from ckpt_tools.container.read import read_ints, read_tensor
 from ckpt_tools.container.write import plan_write, write_folder
 from ckpt_tools.convert.apply import RECORD, Input, output_files
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from ckpt_tools.container.layout import OutFile, OutWeights
     from ckpt_tools.model import CaptureConvention, Draft, Finding, Report, Target
 
-INTEGERS = ("I64", "I32", "BOOL", "U8")
 DTYPES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}
 
 
@@ -154,14 +152,13 @@ def readers_of(
 
 def _side_tables(opened: Opened, name: str) -> Mapping[str, tuple[int, ...]]:
     """The integer tensors of a pickled file beside the weights; empty when it holds none or isn't local."""
+    from ckpt_tools.container.pickle import read_tables
+
     path = opened.source.local(name)
-    if path is None:
-        return {}
     try:
-        tables = open_checkpoint(path)
+        return read_tables(path) if path is not None else {}
     except CkptError:
         return {}
-    return {n: tuple(read_ints(tables, n)) for n, t in tables.tensors.items() if t.dtype in INTEGERS}
 
 
 def _check_words(request: Request) -> None:

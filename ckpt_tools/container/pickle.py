@@ -141,6 +141,25 @@ def read_pickled_tensor(path: Path, name: str) -> bytes:
     return bytes(flat.view(torch.uint8).numpy().data)
 
 
+def read_tables(path: Path) -> Mapping[str, tuple[int, ...]]:
+    """Integer and boolean tensors of a small pickle, by name; one that is pickled by itself under :data:`BARE`.
+
+    Raises:
+        Unavailable: torch isn't installed.
+        InputError: The file can't be read, or asks for more than tensors.
+    """
+    try:
+        loaded = _load(path)
+    except (_Unsafe, _Damaged) as error:
+        raise InputError(f"{path}: {error}", "get the table as a plain tensor file from its author") from error
+    named = {BARE: loaded} if _is_tensor(loaded) else loaded if isinstance(loaded, dict) else {}
+    return {
+        str(name): tuple(int(v) for v in value.reshape(-1).tolist())
+        for name, value in named.items()
+        if _is_tensor(value) and not value.dtype.is_floating_point
+    }
+
+
 class _Unsafe(Exception):
     """The pickle needs something that weights_only doesn't allow."""
 
@@ -214,8 +233,6 @@ def _is_tensor(value: object) -> bool:
 
 def _state_dict(loaded: Any) -> tuple[dict[str, Any] | None, str | None, dict[str, Any]]:
     """The state dict in what was loaded, the key that it lies under, and the plain values beside it."""
-    if _is_tensor(loaded):
-        return {BARE: loaded}, None, {}
     path: list[str] = []
     scalars: dict[str, Any] = {}
     for _ in range(_MAX_NESTING):

@@ -92,7 +92,7 @@ def plan_conversion(
         found.add(hazards.no_home(draft, to), allowable=False)
         return replace(base, refusals=tuple(found.refusals), notes=tuple(found.notes))
     facts = _facts(checkpoint, draft, target, asked, found)
-    draft = replace(draft, facts=facts)
+    given, draft = draft, replace(draft, facts=facts)
     written = ids.decide(draft, to, target)
     for f in (
         *hazards.limits(draft, facts, to),
@@ -100,7 +100,7 @@ def plan_conversion(
         *hazards.window(facts, draft.algorithm, to),
         *ids.first_releases(facts, draft.algorithm, to, written),
         *hazards.embedding(draft, target, to, variant, readers),
-        *hazards.verifier(draft, target),
+        *hazards.verifier(given, target),
         *hazards.quantization(checkpoint),
     ):
         found.add(f)

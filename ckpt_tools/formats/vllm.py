@@ -196,7 +196,6 @@ FORMAT = Format(
                 has_field("kv_lora_rank", "MLA dimensions in the config", 2),
                 MLA,
                 _TOP_LEVEL_IDS,
-                no_field("eagle_config/eagle_aux_hidden_state_layer_ids", "no capture ids in eagle_config"),
                 has_tensor("layers.0.**", "layer 0 is named layers.0"),
             ),
             names=VLLM,

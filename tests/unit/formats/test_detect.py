@@ -47,7 +47,7 @@ def test_speculators_samples(name: str) -> None:
     windowed = inner.get("use_sliding_window")
     assert facts.sliding_window == (inner["sliding_window"] if windowed else None)
     assert facts.rope is not None
-    assert facts.rope.theta == inner["rope_parameters"]["rope_theta"]
+    assert facts.rope.theta == inner.get("rope_parameters", inner)["rope_theta"]
 
 
 @pytest.mark.parametrize(
