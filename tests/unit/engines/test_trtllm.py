@@ -41,6 +41,8 @@ from tests.drafts import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ckpt_tools.model import Checkpoint, LoadMap
 
 TRTLLM = resolve("trtllm", "test")
@@ -57,11 +59,9 @@ MODELOPT_CONFIG: dict[str, Any] = {
     },
 }  # fmt: skip
 
-Edit = "Callable[[dict[str, Any], dict[str, tuple[int, ...]]], None]"
-
 
 def changed(
-    add: dict[str, tuple[int, ...]] | None = None,
+    add: Mapping[str, tuple[int, ...]] | None = None,
     remove: tuple[str, ...] = (),
     *,
     without: tuple[str, ...] = (),
@@ -244,7 +244,9 @@ def test_fc_takes_as_many_layers_as_are_captured() -> None:
     four = {"fc.weight": (H, 4 * H)}
     assert "size of tensor" in (loaded(changed(four, eagle_config={}, without=(TOP,))).refused or "")
     assert loaded(changed(four, eagle_config={IDS: [0, 2, 4, 6]})).refused is None
-    assert loaded(changed(four, eagle_config=None or {}, **{TOP: [1, 3, 5, 7]})).refused is None
+    assert (
+        loaded(changed(four, eagle_config={}, eagle_aux_hidden_state_layer_ids=[1, 3, 5, 7])).refused is None
+    )
     asked = load_map(TRTLLM, draft(changed(four)), algorithm="eagle3", captured=4)
     assert asked.refused is None
     biased = loaded(changed({"fc.bias": (H,)}, bias=True))
@@ -378,7 +380,11 @@ def test_head_dim_is_honoured() -> None:
 
 
 def test_the_inner_width_of_a_llama_4_draft() -> None:
-    config = {"model_type": "llama4_text", "intermediate_size_mlp": 32, "attention_bias": False}
+    config: dict[str, Any] = {
+        "model_type": "llama4_text",
+        "intermediate_size_mlp": 32,
+        "attention_bias": False,
+    }
     assert parameter_shapes(TRTLLM, draft(changed(**config)))["model.midlayer.mlp.down_proj.weight"] == (
         H,
         32,
