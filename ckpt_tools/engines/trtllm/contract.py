@@ -19,6 +19,7 @@ CONTRACTS = ("1.4.0.dev0",)
 #: File below ``tensorrt_llm/`` -> the commit at which it was read; "" where the copy names none.
 SOURCES: Mapping[str, str] = MappingProxyType(
     {
+        "_torch/model_config.py": "008e0af8980fc560003631ba4ac37828836a91c8",
         "_torch/models/modeling_speculative.py": "00679c66c3e38f6d2651ad0a5bef0f94d862e36c",
         "_torch/models/modeling_auto.py": "01bffee125e24ebe5b4a63437840a9422eb70868",
         "_torch/models/modeling_utils.py": "",
@@ -44,5 +45,8 @@ ARCHITECTURE = "Eagle3ForCausalLM"
 #: 1.4.0rc0's package metadata pins it (``Requires-Dist: transformers==5.5.4``).
 TRANSFORMERS = "5.5.4"
 
-#: ``model_type``s that aren't read by transformers' own class (config_utils.py ``_CONFIG_REGISTRY``); all are MLA or no draft's.
-OWN_CONFIGS = frozenset({"deepseek_v32", "kimi_k2", "glm_moe_dsa", "laguna"})
+#: ``model_type``s that aren't read by transformers' own class alone (config_utils.py ``load_pretrained_config``).
+OWN_CONFIGS = frozenset(
+    {"deepseek_v32", "kimi_k2", "glm_moe_dsa", "laguna", "exaone4"}
+    | {"qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"}
+)

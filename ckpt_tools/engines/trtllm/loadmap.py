@@ -115,6 +115,9 @@ def _model(checkpoint: Checkpoint, captured: int | None) -> Model | None:
         return None
     with _values_as_in_the_engine():
         config = hf.read(given, TRANSFORMERS, checkpoint.root)
+        config.get("architectures")[
+            0
+        ]  # model_config.py ModelConfig.from_pretrained looks at it, and builds the class anyway
         if config.get("kv_lora_rank") or _is_quantised(checkpoint, config):
             return None
         count = captured if captured is not None else _stated_count(given)

@@ -239,6 +239,13 @@ def test_a_missing_draft_vocabulary_is_the_target_s(edit: dict[str, Any]) -> Non
 # ---- config
 
 
+@pytest.mark.parametrize("name", ["Eagle3LlamaForCausalLM", "LlamaForCausalLM", "Unheard"])
+def test_the_class_doesn_t_depend_on_architectures(name: str) -> None:
+    """modeling_speculative.py _build_eagle3_one_model_draft."""
+    found = loaded(changed(architectures=[name]))
+    assert (found.architecture, found.refused, found.unused) == ("Eagle3ForCausalLM", None, ("t2d",))
+
+
 def test_fc_takes_as_many_layers_as_are_captured() -> None:
     """§4: "`fc.weight [H, Ht*num_capture_layers]`, bias = `config.bias` (default False)"."""
     four = {"fc.weight": (H, 4 * H)}
@@ -397,6 +404,8 @@ def test_the_inner_width_of_a_llama_4_draft() -> None:
         ({"without": ("model_type",)}, "ValueError: Unrecognized model"),
         ({"model_type": "unheard_of"}, "model type `unheard_of`"),
         ({"model_type": "qwen2"}, "'Qwen2Config' object has no attribute 'attention_bias'"),
+        ({"without": ("architectures",)}, "TypeError: 'NoneType' object is not subscriptable"),
+        ({"architectures": []}, "IndexError: list index out of range"),
         ({"target_hidden_size": None}, "TypeError: unsupported operand type(s) for *: 'NoneType' and 'int'"),
         ({"eagle_config": None}, "AttributeError: 'NoneType' object has no attribute 'get'"),
         ({"tie_word_embeddings": True}, "'NoneType' object has no attribute 'tp_size'"),
@@ -417,6 +426,7 @@ def test_configs_that_it_raises_on(fields: dict[str, Any], says: str) -> None:
     [
         {"kv_lora_rank": 16},
         {"model_type": "kimi_k2"},
+        {"model_type": "qwen3_5_text"},
         {"auto_map": {"AutoConfig": "config.Config"}},
         {"quantization_config": {"quant_method": "fp8"}},
         {"tie_word_embeddings": True, "target_hidden_size": 128},
