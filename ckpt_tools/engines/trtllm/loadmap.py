@@ -115,9 +115,7 @@ def _model(checkpoint: Checkpoint, captured: int | None) -> Model | None:
         return None
     with _values_as_in_the_engine():
         config = hf.read(given, TRANSFORMERS, checkpoint.root)
-        config.get("architectures")[
-            0
-        ]  # model_config.py ModelConfig.from_pretrained looks at it, and builds the class anyway
+        _check_architectures(config.get("architectures"))
         if config.get("kv_lora_rank") or _is_quantised(checkpoint, config):
             return None
         count = captured if captured is not None else _stated_count(given)
@@ -133,6 +131,16 @@ def _model(checkpoint: Checkpoint, captured: int | None) -> Model | None:
         "'NoneType' object has no attribute 'tp_size' (tie_word_embeddings is true)",
         "config",
     )
+
+
+def _check_architectures(listed: object) -> None:
+    """model_config.py ``ModelConfig.from_pretrained`` looks at the first name; the class that is built doesn't depend on it."""
+    if listed is None:
+        raise Refused(
+            "TypeError", "'NoneType' object is not subscriptable (there are no architectures)", "config"
+        )
+    if not listed:
+        raise Refused("IndexError", "list index out of range (architectures is empty)", "config")
 
 
 def _is_quantised(checkpoint: Checkpoint, config: HfConfig) -> bool:
