@@ -120,10 +120,11 @@ def missing(ctx: Context) -> Iterator[Hit]:
     """A reduced vocabulary without a map to the target's.
 
     Checks: with draft_vocab_size below the target's vocabulary there is a d2t.
-    Why: draft ids are read as target ids without a word; acceptance is next to zero.
+    Why: draft ids are read as target ids without a word; acceptance is next to zero. TensorRT-LLM alone raises.
     Example: draft_vocab_size 96 is below vocab_size 256 and d2t is missing: draft ids are read as target ids 0..95
     Fix: Take d2t from the training run's vocabulary mapping; ckpt fix-keys derives it from t2d when that is there.
-    References: sglang 0.5.23 srt/models/llama_eagle3.py:350 (hot_token_id stays None); vllm 0.33.0 (run: the map stays at zeros).
+    References: sglang 0.5.23 srt/models/llama_eagle3.py:350 (hot_token_id stays None); vllm 0.33.0 (run: the map stays at zeros);
+        TensorRT-LLM _torch/models/checkpoints/base_weight_mapper.py handle_manual_copy.
     """
     assert ctx.draft is not None
     if (
@@ -136,9 +137,16 @@ def missing(ctx: Context) -> Iterator[Hit]:
     if vocab is None or small is None or small >= vocab:
         return
     mask_there = "t2d" in ctx.draft.tensors
+    effect = (
+        f"{ctx.engine} refuses the draft"
+        if ctx.engine is not None
+        and ctx.engine.name == "trtllm"
+        and ctx.load is not None
+        and ctx.load.refused
+        else f"draft ids are read as target ids 0..{small - 1} without a word"
+    )
     yield Hit(
-        f"draft_vocab_size {small} is below vocab_size {vocab} and d2t is missing: draft ids are read as target ids 0..{small - 1} "
-        "without a word",
+        f"draft_vocab_size {small} is below vocab_size {vocab} and d2t is missing: {effect}",
         tensor="d2t",
         hint="ckpt fix-keys IN OUT derives it from t2d"
         if mask_there

@@ -616,6 +616,7 @@ BIASES = {f"midlayer.self_attn.{p}_proj.bias": (n * D,) for p, n in (("q", A), (
         (changed(remove=("norm.weight",)), ["NRM006"], []),
         (changed(remove=("midlayer.self_attn.q_proj.weight",)), ["KEY007"], []),
         (changed(remove=("lm_head.weight",)), ["HED001"], []),
+        (changed(remove=("d2t", "t2d")), ["VOC006"], []),
         (changed(without=("draft_vocab_size",)), ["HED008"], []),
         (changed(without=("model_type",)), ["CFG002"], []),
         (changed(tie_word_embeddings=True), ["HED002"], []),
@@ -664,6 +665,11 @@ def test_what_to_tell_the_engine_about_layers() -> None:
     assert unknown.severity.value == "info"
     none = changed(eagle_config={}, without=(TOP,))
     assert codes(checked(draft(none), "trtllm", None)[0], "info").count("CAP007") == 0
+
+
+def test_a_missing_map_is_refused() -> None:
+    (found,) = [f for f in checked(draft(changed(remove=("d2t",))), "trtllm")[0] if f.code == "VOC006"]
+    assert found.message.endswith(f"{TRTLLM} refuses the draft")
 
 
 def test_an_embedding_that_is_replaced() -> None:
