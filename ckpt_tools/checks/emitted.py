@@ -407,6 +407,17 @@ _ROWS += (
         ("SpecForge a6b6b023 configs/qwen3-8b-dspark.json", "sglang 0.5.23 dspark_config.py:29-31"),
     ),
     Code(
+        "PAR014",
+        "markov-head-unsupported",
+        _E,
+        "vLLM's DSpark has the vanilla Markov head alone",
+        "(fix-keys --to vllm) a DSpark draft's Markov head is the vanilla one.",
+        "vLLM raises on gate_proj and joint_proj: there is no module of that name.",
+        "a gated Markov head: vLLM's has no gate_proj or joint_proj and raises on their tensors",
+        "Serve with SGLang (`--to sglang`), which takes all three with the target's whole vocabulary.",
+        ("vllm 0.32.0 model_executor/models/qwen3_dspark.py (run)",),
+    ),
+    Code(
         "ROP006",
         "rope-inexpressible",
         _E,

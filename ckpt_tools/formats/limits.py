@@ -110,6 +110,15 @@ def reduced_markov(facts: DraftFacts, tensors: Mapping[str, str]) -> str | None:
     )
 
 
+def markov_kind(facts: DraftFacts, tensors: Mapping[str, str]) -> str | None:
+    """A DSpark head with another Markov head than the vanilla one."""
+    parts = [n for n in tensors if n.startswith(("markov_head.gate_proj.", "markov_head.joint_proj."))]
+    kind = facts.extra.get("markov_head_type")
+    if not parts and kind in (None, "vanilla"):
+        return None
+    return f"a {kind or 'gated or rnn'} Markov head: vLLM's has no gate_proj or joint_proj and raises on their tensors"
+
+
 KEEP = "keep the draft in a format that carries it: --to sglang, --to vllm or --to speculators"
 QK_NORMS = Limit("NRM002", "qk-norms-unsupported", qk_norm_names, KEEP, algorithms=EAGLE3)
 BIASES = Limit("KEY005", "bias-dropped-by-engine", layer_biases, KEEP, algorithms=EAGLE3)
@@ -125,5 +134,12 @@ REDUCED_MARKOV = Limit(
     "reduced-vocabulary-unsupported",
     reduced_markov,
     "vLLM serves it (--to vllm)",
+    algorithms=("dspark",),
+)
+VANILLA_MARKOV = Limit(
+    "PAR014",
+    "markov-head-unsupported",
+    markov_kind,
+    "SGLang serves it, with the target's whole vocabulary (--to sglang)",
     algorithms=("dspark",),
 )

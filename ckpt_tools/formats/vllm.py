@@ -162,6 +162,7 @@ LIMITS = (
         algorithms=("eagle",),
     ),
     replace(limits.SILU, algorithms=()),
+    limits.VANILLA_MARKOV,
     dflash.ANCHOR,
     dflash.CAPTURE,
     dflash.MASK,
