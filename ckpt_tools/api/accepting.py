@@ -13,9 +13,10 @@ from ckpt_tools.errors import InputError, UsageError
 from ckpt_tools.model import Report, Severity, Subject
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from ckpt_tools.model import CaptureConvention, Finding, Target
+    from ckpt_tools.api.subjects import Opened
+    from ckpt_tools.model import CaptureConvention, Draft, Engine, Finding, Target
 
 # A length below which nothing but chance is accepted.
 NOTHING = 1.05
@@ -70,9 +71,9 @@ def _from_states(request: AcceptRequest, states: str) -> Report:
     from ckpt_tools.api import sides
     from ckpt_tools.api.smoking import read_states_for
     from ckpt_tools.formats import read_draft
+    from ckpt_tools.forward import devices
     from ckpt_tools.forward.accept import evaluate
     from ckpt_tools.forward.heads import build
-    from ckpt_tools.forward.parts import NOTHING as NO_PARTS
     from ckpt_tools.forward.semantics import find
 
     engine = choose_engine(request.engine or "sglang", "--engine" if request.engine else "default")
@@ -84,15 +85,20 @@ def _from_states(request: AcceptRequest, states: str) -> Report:
             f"{request.draft}: no draft with weights that a format fits", "`ckpt inspect` shows what is there"
         )
     recorded = read_states_for(states, draft)
-    spec = sides.spec_of(opened, draft, find(engine.name, engine.version))
-    lender = sides.open_target(target, offline=request.offline) if sides.needs_target(spec) else None
-    parts = sides.borrow(spec, lender.target, lender.reader) if lender is not None else NO_PARTS
-    side = sides.side_of(opened, draft, spec, parts, dtype="float32")
-    head = build(spec, side.tensors, parts)
-    found = evaluate(head, recorded, _depth(request, head), topk=request.topk)
+    semantics = find(engine.name, engine.version)
+    made = sides.ready(opened, draft, target, semantics, dtype="float32", offline=request.offline)
+    about = draft_facts(opened.checkpoint, draft)
+    if not isinstance(made, sides.Ready):
+        nothing = {**about, "source": "states", "per_position": None, "expected_length": {}}
+        nothing |= {"best_depth": None, "speedup": None, "pays": None}
+        return _about(opened, draft, target, engine, [made], nothing)
+    side = made.side
+    with devices.threads_for(made.parameters):
+        head = build(side.spec, side.tensors, side.target)
+        found = evaluate(head, recorded, _depth(request, head), topk=request.topk)
     conditional = [p.conditional for p in found.per_position]
     facts = {
-        **draft_facts(opened.checkpoint, draft),
+        **about,
         "source": "states",
         "texts": found.texts,
         "tokens": found.tokens,
@@ -105,15 +111,28 @@ def _from_states(request: AcceptRequest, states: str) -> Report:
             str(n.depth): {"mean": n.mean, "low": n.low, "high": n.high, "rounds": n.rounds}
             for n in found.expected_length
         },
-        "parallel": spec.block_size is not None or draft.algorithm == "peagle",
+        "parallel": side.spec.block_size is not None or draft.algorithm == "peagle",
     }
-    made = _finish(facts, request, target, Subject(request.draft))
+    finished = _finish(facts, request, target, Subject(request.draft))
+    return _about(opened, draft, target, engine, finished.findings, finished.facts)
+
+
+def _about(
+    opened: Opened,
+    draft: Draft,
+    target: Target,
+    engine: Engine,
+    findings: Iterable[Finding],
+    facts: Mapping[str, Any],
+) -> Report:
+    """The report on a draft of which the container's own defects are told, too."""
+    broken = [f for f in opened.checkpoint.findings if f.severity is Severity.ERROR]
     return report(
         "accept",
         opened.checkpoint,
         draft,
-        findings=made.findings,
-        facts=made.facts,
+        findings=(*broken, *findings),
+        facts=facts,
         target=target,
         engines=(engine,),
     )

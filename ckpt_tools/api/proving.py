@@ -6,14 +6,15 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.api.compare import comparer
+from ckpt_tools.api.numbers import stated
 from ckpt_tools.checks.base import finding
-from ckpt_tools.errors import CkptError, InputError, Unavailable
+from ckpt_tools.errors import CkptError, InputError, Unavailable, UsageError
 from ckpt_tools.formats import formats
 from ckpt_tools.formats.facts import facts_json
 from ckpt_tools.model import FLOAT_DTYPES, Skipped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from ckpt_tools.api.sides import Lender
     from ckpt_tools.api.subjects import Opened
@@ -40,6 +41,8 @@ FUNCTION = (
     "fc_norm",
     "norm_output",
     "rope",
+    "hidden_act",
+    "rms_norm_eps",
     "block_size",
     "mask_token_id",
 )
@@ -108,7 +111,8 @@ def _same(
 def _facts_that_differ(source: Draft, result: Draft) -> Iterator[Finding]:
     a, b = facts_json(source.facts), facts_json(result.facts)
     for key in FUNCTION:
-        mine, theirs = a.get(key), b.get(key)
+        mine = a[key] if key in a else getattr(source.facts, key)
+        theirs = b[key] if key in b else getattr(result.facts, key)
         if key in FLAGS:
             mine, theirs = bool(mine), bool(theirs)
         if mine is None or theirs is None or mine == theirs:
@@ -128,6 +132,15 @@ def engines_of(to: str) -> tuple[str, ...]:
     if to == "speculators":
         return ("speculators",)
     return (formats()[to].engine or "sglang",)
+
+
+def combined(verdicts: Sequence[Verdict]) -> dict[str, Any] | None:
+    """``facts.proof`` of proofs under several engines: the first that fails, else the first, and under which all were run."""
+    ran = [v.facts for v in verdicts if v.facts is not None]
+    if not ran:
+        return None
+    shown = next((f for f in ran if not f["proven"]), ran[0])
+    return {**shown, "proven": all(f["proven"] for f in ran), "under": [f["result_semantics"] for f in ran]}
 
 
 def prove(
@@ -154,10 +167,12 @@ def prove(
 
     Raises:
         Unavailable: torch is missing.
+        UsageError: A framework without reference semantics.
     """
     from ckpt_tools.api import sides
+    from ckpt_tools.forward import devices
+    from ckpt_tools.forward.equivalence import FLOAT_ERROR, random_inputs
     from ckpt_tools.forward.equivalence import prove as compare
-    from ckpt_tools.forward.equivalence import random_inputs
     from ckpt_tools.forward.semantics import find
 
     trained, served = find(sides.framework_of(source.draft)), find(framework, version)
@@ -168,12 +183,8 @@ def prove(
         return Verdict(None, (_of(broken, engine),))
     sizes = [s.spec.vocab_size or s.spec.draft_vocab_size or 2 for s in (left, right)]
     inputs = random_inputs([left, right], batch=BATCH, length=LENGTH, vocab_size=min(sizes))
-    tolerance = _tolerance(source, result)
-    proof = (
-        compare(left, right, inputs, STEPS)
-        if tolerance is None
-        else compare(left, right, inputs, STEPS, tolerance=tolerance)
-    )
+    with devices.threads_for(sum(t.numel() for n, t in left.tensors.items() if n != "embed_tokens.weight")):
+        proof = compare(left, right, inputs, STEPS, tolerance=_tolerance(source, result) or FLOAT_ERROR)
     facts = _proof_facts(proof, trained, served)
     return Verdict(facts, () if proof.proven else (_of(_changed(proof, served), engine),))
 
@@ -249,8 +260,8 @@ def _proof_facts(proof: Proof, trained: Semantics, served: Semantics) -> dict[st
         "identical": proof.identical,
         "source_semantics": str(trained),
         "result_semantics": str(served),
-        "per_step": [asdict(s) for s in proof.per_step],
-        "causes": [asdict(c) for c in proof.causes],
+        "per_step": stated([asdict(s) for s in proof.per_step]),
+        "causes": stated([asdict(c) for c in proof.causes]),
     }
 
 
@@ -272,8 +283,8 @@ def _changed(proof: Proof, served: Semantics) -> Finding:
 
 
 def prove_or_skip(*args: Any, **options: Any) -> Verdict:
-    """:func:`prove`, with a missing torch as a skipped check."""
+    """:func:`prove`; what can't be run, for want of torch or of an engine's reference semantics, is a skipped check."""
     try:
         return prove(*args, **options)
-    except Unavailable as error:
+    except (Unavailable, UsageError) as error:
         return Verdict(None, (), (Skipped("EQV001", error.message),))

@@ -7,18 +7,22 @@ from typing import TYPE_CHECKING
 
 from ckpt_tools import targets
 from ckpt_tools.api.subjects import Opened, open_draft, target_checkpoint
+from ckpt_tools.checks.base import finding
 from ckpt_tools.errors import InputError, Unavailable
 from ckpt_tools.forward import devices
 from ckpt_tools.forward.borrow import Reader, borrow, stand_in
 from ckpt_tools.forward.equivalence import Side
+from ckpt_tools.forward.fit import check_captured, check_fit
+from ckpt_tools.forward.heads import build
 from ckpt_tools.forward.loading import load_tensors, shapes_of
+from ckpt_tools.forward.parts import NOTHING
 from ckpt_tools.forward.spec import resolve
 
 if TYPE_CHECKING:
     from ckpt_tools.forward.parts import TargetParts
     from ckpt_tools.forward.semantics import Semantics
     from ckpt_tools.forward.spec import HeadSpec
-    from ckpt_tools.model import Draft, LoadMap, Target
+    from ckpt_tools.model import Draft, Finding, LoadMap, Target
 
 # Formats whose own framework has reference semantics; the others' drafts are trained as SGLang runs them.
 FRAMEWORKS = {"speculators": "speculators", "vllm": "vllm"}
@@ -86,10 +90,13 @@ def spec_of(opened: Opened, draft: Draft, semantics: Semantics, *, without: tupl
     """The head that ``semantics`` makes of a draft, as if tensors ``without`` weren't there.
 
     Raises:
-        InputError: A tensor or a size is missing.
+        InputError: A tensor or a size is missing, or doesn't fit the others.
     """
-    shapes = shapes_of(draft, opened.checkpoint)
-    return resolve(draft, {n: s for n, s in shapes.items() if n not in without}, semantics)
+    shapes = {n: s for n, s in shapes_of(draft, opened.checkpoint).items() if n not in without}
+    spec = resolve(draft, shapes, semantics)
+    check_fit(spec, shapes)
+    check_captured(spec, draft.facts.capture_layers)
+    return spec
 
 
 def side_of(
@@ -111,6 +118,9 @@ def side_of(
         capture_layers: Used when the files don't say.
         dtype: Name of the dtype that floating-point tensors are cast to.
         without: Tensors to leave out.
+
+    Raises:
+        InputError: A tensor or a size that the head needs is missing, or a tensor's dtype is none to compute with.
     """
     skip = (*without, *(("embed_tokens.weight",) if spec.embedding == "target" else ()))
     tensors = load_tensors(
@@ -123,7 +133,54 @@ def side_of(
     layers = None
     if draft.algorithm not in ("eagle", "mtp"):
         layers = draft.facts.capture_layers or capture_layers or tuple(range(spec.num_aux))
+    build(spec, tensors, parts)  # what is missing is told here, once
     return Side(spec, tensors, parts, layers)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A head that can be run, and whom it borrows from.
+
+    Attributes:
+        side: Spec, tensors, borrowed parts.
+        lender: The target's files; ``None`` for a head that borrows nothing.
+    """
+
+    side: Side
+    lender: Lender | None
+
+    @property
+    def parameters(self) -> int:
+        """Elements of the tensors that a step multiplies; looking up rows isn't work."""
+        return sum(t.numel() for n, t in self.side.tensors.items() if n != "embed_tokens.weight")
+
+
+def ready(
+    opened: Opened,
+    draft: Draft,
+    target: Target,
+    semantics: Semantics,
+    *,
+    device: str = "cpu",
+    dtype: str | None = None,
+    offline: bool = False,
+) -> Ready | Finding:
+    """The draft's head with what it borrows of ``target``, or why it can't be run (VAL020).
+
+    Raises:
+        Unavailable: The target's files are on the Hub, and it can't be asked.
+        InputError: The target lacks what the head needs of it.
+    """
+    try:
+        spec = spec_of(opened, draft, semantics)
+    except InputError as error:
+        return finding("VAL020", error.message, hint=error.hint)
+    lender = open_target(target, offline=offline) if needs_target(spec) else None
+    parts = borrow(spec, lender.target, lender.reader, device=device) if lender is not None else NOTHING
+    try:
+        return Ready(side_of(opened, draft, spec, parts, dtype=dtype), lender)
+    except InputError as error:
+        return finding("VAL020", error.message, hint=error.hint)
 
 
 def unfilled(draft: Draft, spec: HeadSpec, load: LoadMap | None) -> tuple[str, ...]:
@@ -150,10 +207,12 @@ def unfilled(draft: Draft, spec: HeadSpec, load: LoadMap | None) -> tuple[str, .
 
 __all__ = [
     "Lender",
+    "Ready",
     "borrow",
     "framework_of",
     "needs_target",
     "open_target",
+    "ready",
     "side_of",
     "spec_of",
     "stand_in",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.api.choosing import choose_engine
 from ckpt_tools.api.inspecting import load_map_of
+from ckpt_tools.api.numbers import stated
 from ckpt_tools.api.reports import draft_facts, report
 from ckpt_tools.api.subjects import find_target, open_draft
 from ckpt_tools.checks.base import finding
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
 
     from ckpt_tools.api.subjects import Opened
     from ckpt_tools.forward.equivalence import Side
-    from ckpt_tools.forward.parts import TargetParts
     from ckpt_tools.forward.smoke import Check, Smoke
-    from ckpt_tools.forward.spec import HeadSpec
     from ckpt_tools.forward.states import States
     from ckpt_tools.model import CaptureConvention, Draft, Engine, Finding, LoadMap, Report, Target
 
@@ -124,31 +123,23 @@ def _run(
     device: str,
 ) -> tuple[dict[str, Any], list[Finding]]:
     from ckpt_tools.api import sides
+    from ckpt_tools.forward import devices
     from ckpt_tools.forward.semantics import find
 
     semantics = find(engine.name, engine.version)
-    try:
-        spec = sides.spec_of(opened, draft, semantics)
-    except InputError as error:
-        return {"device": device, "checks": []}, [finding("VAL020", error.message, hint=error.hint)]
-    lender = sides.open_target(target, offline=request.offline) if sides.needs_target(spec) else None
-    parts = _parts(spec, lender, device)
+    made = sides.ready(opened, draft, target, semantics, device=device, offline=request.offline)
+    if not isinstance(made, sides.Ready):
+        return {"device": device, "checks": []}, [made]
+    lender = made.lender
     states = _states(request, draft)
-    side = sides.side_of(opened, draft, spec, parts)
-    missing = sides.unfilled(draft, spec, load)
+    missing = sides.unfilled(draft, made.side.spec, load)
     vocabulary = (lender.target.vocab_size if lender else None) or target.vocab_size
-    result, extra = _measure(request, side, vocabulary, missing, states, device)
+    with devices.threads_for(made.parameters):
+        result, extra = _measure(request, made.side, vocabulary, missing, states, device)
     facts = _facts(result, extra)
     facts["semantics"] = str(semantics)
     facts["target_bytes_read"] = lender.reader.bytes_read if lender is not None else 0
     return facts, list(_findings(facts["checks"], result, engine))
-
-
-def _parts(spec: HeadSpec, lender: Any, device: str) -> TargetParts:
-    from ckpt_tools.api import sides
-    from ckpt_tools.forward.parts import NOTHING
-
-    return sides.borrow(spec, lender.target, lender.reader, device=device) if lender is not None else NOTHING
 
 
 def _states(request: SmokeRequest, draft: Draft) -> States | None:
@@ -230,8 +221,8 @@ def _facts(result: Smoke, extra: tuple[Check, ...]) -> dict[str, Any]:
         "bandwidth": time.bandwidth if time else None,
         "cuda_graph": time.graph if time else None,
         "peak_bytes": result.peak_bytes,
-        "checks": [asdict(c) for c in checks],
-        "damage": asdict(result.damage) if result.damage is not None else None,
+        "checks": stated([asdict(c) for c in checks]),
+        "damage": stated(asdict(result.damage)) if result.damage is not None else None,
         "tables": {
             "checks": [{"check": c.name, "ok": "yes" if c.ok else "NO", "what": c.detail} for c in checks]
         },

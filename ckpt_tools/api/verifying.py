@@ -10,7 +10,7 @@ from ckpt_tools.api.choosing import choose_engine
 from ckpt_tools.api.compare import comparer
 from ckpt_tools.api.inputs import launch_problems_of, rate_note, read_launch, read_log_text
 from ckpt_tools.api.inspecting import load_map_of
-from ckpt_tools.api.proving import Known, lost, prove_or_skip
+from ckpt_tools.api.proving import Known, combined, lost, prove_or_skip
 from ckpt_tools.api.reports import draft_facts, load_json, report
 from ckpt_tools.api.subjects import find_target, named_target, open_draft, target_checkpoint
 from ckpt_tools.checks.base import Context
@@ -167,8 +167,8 @@ def _beside(
         a, b = Known(source, before), Known(opened, draft)
         found += lost(a, b)
         if not any(f.code == "EQV002" for f in found):
-            for engine, load in maps.items():
-                verdict = prove_or_skip(
+            verdicts = [
+                prove_or_skip(
                     a,
                     b,
                     framework=engine.name,
@@ -177,9 +177,11 @@ def _beside(
                     load=load,
                     target=target,
                 )
-                facts.setdefault("proof", verdict.facts)
-                found += verdict.findings
-                skipped += verdict.skipped
+                for engine, load in maps.items()
+            ]
+            facts["proof"] = combined(verdicts)
+            found += [f for v in verdicts for f in v.findings]
+            skipped += dict.fromkeys(s for v in verdicts for s in v.skipped)
         else:
             skipped.append(Skipped("EQV001", "tensors are lost or changed (EQV002)"))
     return _Beside(

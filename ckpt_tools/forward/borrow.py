@@ -14,13 +14,14 @@ from ckpt_tools.container.read import is_pickled, read_tensor
 from ckpt_tools.errors import InputError
 from ckpt_tools.forward._torch import torch
 from ckpt_tools.forward.loading import DTYPES, load
-from ckpt_tools.forward.parts import NOTHING, Rows, TargetParts
+from ckpt_tools.forward.parts import NOTHING, Rows, Table, TargetParts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from ckpt_tools.container.source import ByteSource
+    from ckpt_tools.forward.parts import Lookup
     from ckpt_tools.forward.spec import HeadSpec
     from ckpt_tools.model import Checkpoint, Target, TensorInfo
 
@@ -137,16 +138,13 @@ def borrow(
         InputError: A matrix is absent or packed, or its width isn't the draft's.
     """
     files = reader.checkpoint
-    embed, head = None, None
+    embed: Lookup | None = None
+    head: torch.Tensor | None = None
     if spec.embedding == "target":
         info = _matrix(target, files, target.embed_tensor, "embed_tokens")
         _check_width(info, spec.hidden_size, target)
 
-        def fetch(ids: Sequence[int]) -> torch.Tensor:
-            raw = bytearray(reader.rows(info.name, ids))
-            return torch.frombuffer(raw, dtype=DTYPES[info.dtype]).view(len(ids), info.shape[1])
-
-        embed = Rows(fetch, info.shape[0], dtype=dtype, device=device)
+        embed = _lookup(info, reader, whole=spec.head == "embedding", device=device, dtype=dtype)
     if spec.head == "target":
         tied = target.lm_head_tensor is None and target.tie_word_embeddings
         name = target.embed_tensor if tied else target.lm_head_tensor
@@ -154,6 +152,20 @@ def borrow(
         _check_width(info, spec.hidden_size, target)
         head = load({"lm_head.weight": info}, reader, device=device, dtype=dtype)["lm_head.weight"]
     return TargetParts(embed, head) if embed is not None or head is not None else NOTHING
+
+
+def _lookup(
+    info: TensorInfo, reader: Reader, *, whole: bool, device: torch.device | str, dtype: torch.dtype
+) -> Lookup:
+    """Rows when they are asked for; the whole matrix at once for a head that is tied to it."""
+    if whole:
+        return Table(load({info.name: info}, reader, device=device, dtype=dtype)[info.name])
+
+    def fetch(ids: Sequence[int]) -> torch.Tensor:
+        raw = bytearray(reader.rows(info.name, ids))
+        return torch.frombuffer(raw, dtype=DTYPES[info.dtype]).view(len(ids), info.shape[1])
+
+    return Rows(fetch, info.shape[0], dtype=dtype, device=device)
 
 
 def _check_width(info: TensorInfo, hidden_size: int, target: Target) -> None:

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from ckpt_tools.errors import Unavailable, UsageError
 from ckpt_tools.forward._torch import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Parameters below which a matrix product on a CPU is done before a second thread has woken up.
+SMALL = 4 << 20
 
 
 def choose(wanted: str) -> str:
@@ -37,3 +45,17 @@ def dtype(name: str) -> torch.dtype:
     found = getattr(torch, name)
     assert isinstance(found, torch.dtype)
     return found
+
+
+@contextmanager
+def threads_for(parameters: int) -> Iterator[None]:
+    """One thread for a head of so few parameters that sharing its work out costs more than the work, above all on a busy machine."""
+    before = torch.get_num_threads()
+    if parameters >= SMALL:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
