@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from ckpt_tools.formats.base import Format
     from ckpt_tools.model import Checkpoint, Draft, DraftFacts, Finding, Target
 
-#: Codes whose finding already names the loss of a fact.
-_NAMES: Mapping[str, tuple[str, ...]] = {
+#: Codes whose finding already names the loss of these facts.
+EXPLAINS: Mapping[str, tuple[str, ...]] = {
     "NRM001": ("norm_before_residual",),
     "NRM005": ("norm_before_fc", "fc_norm", "norm_output"),
     "NRM009": ("norm_output",),
@@ -259,7 +259,7 @@ def _lost(
 ) -> list[Finding]:
     """Facts that the output doesn't say and no finding names."""
     named = {f.code for f in (*found.notes, *found.refusals)}
-    explained = frozenset(fact for code, facts in _NAMES.items() if code in named for fact in facts)
+    explained = frozenset(fact for code, facts in EXPLAINS.items() if code in named for fact in facts)
     back = read_back(out.tensors, config, to, request.variant, request.target)
     return [
         f
