@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import ckpt_tools
 from ckpt_tools.api.compare import comparer
+from ckpt_tools.api.inspecting import load_map_of
 from ckpt_tools.api.reports import draft_facts, report
 from ckpt_tools.api.subjects import (
     Opened,
@@ -27,6 +28,7 @@ from ckpt_tools.convert.options import Options, Readers, allowable
 from ckpt_tools.convert.plan import Plan, plan_json
 from ckpt_tools.convert.repairs import REPAIRS
 from ckpt_tools.convert.sidecars import tables_beside
+from ckpt_tools.engines import engines, resolve
 from ckpt_tools.errors import CkptError, InputError, UsageError
 from ckpt_tools.formats import formats, read_draft
 from ckpt_tools.model import Severity, Verifier
@@ -235,7 +237,7 @@ def _prove(
     Raises:
         Unavailable: torch is missing.
     """
-    from ckpt_tools.api.proving import Known, engines_of, prove
+    from ckpt_tools.api.proving import Known, combined, engines_of, prove
 
     files = _files(plan, opened, target)
     parent = None if request.dry_run else Path(request.out).absolute().parent
@@ -249,14 +251,13 @@ def _prove(
         if read is None:
             raise InputError(f"{request.out}: what would be written fits no draft format")
         before, after = Known(opened, draft), Known(result, read)
-        found: list[Finding] = []
-        facts: dict[str, Any] | None = None
-        for framework in engines_of(request.to):
-            verdict = prove(before, after, framework=framework, target=target)
-            if facts is None or verdict.findings:
-                facts = verdict.facts
-            found += verdict.findings
-    return facts, tuple(found)
+        verdicts = []
+        for name in engines_of(request.to):
+            served = formats()[request.to].engine is not None and name in engines()
+            engine = resolve(name, "--to") if served else None
+            load = load_map_of(engine, result.checkpoint, target, read) if engine is not None else None
+            verdicts.append(prove(before, after, framework=name, engine=engine, load=load, target=target))
+    return combined(verdicts), tuple(f for v in verdicts for f in v.findings)
 
 
 def _carry_out(
