@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from ckpt_tools.formats.base import Clue, any_of, has_field, has_tensor, no_tensor, width_is
+from ckpt_tools.formats.base import Clue, any_of, architecture_is, has_field, has_tensor, no_tensor, width_is
 from ckpt_tools.formats.canonical import vocabulary
 from ckpt_tools.formats.names import NameMap, Row
 
 VOCABULARY = vocabulary("eagle3")
+
+#: The classes that engines build for EAGLE-3.
+CLASSES = (
+    "LlamaForCausalLMEagle3",
+    "Eagle3LlamaForCausalLM",
+    "Eagle3Qwen3ForCausalLM",
+    "Eagle3DeepseekV2ForCausalLM",
+    "Eagle3DeepseekV3ForCausalLM",
+)
 
 #: Any one of these makes a head EAGLE-3; a damaged one still has some of the others.
 SIGNATURE: Clue = any_of(
@@ -17,6 +26,7 @@ SIGNATURE: Clue = any_of(
     width_is("layers.0.self_attn.q_proj.weight", 2, "norm.weight", ""),
     has_field("draft_vocab_size", ""),
     has_field("eagle_config", ""),
+    architecture_is(*CLASSES),
 )
 
 NOT_MLA = no_tensor("**.self_attn.kv_b_proj.weight", "no MLA attention")

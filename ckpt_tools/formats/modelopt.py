@@ -273,7 +273,12 @@ FORMAT = Format(
             must=(
                 dflash.SIGNATURE,
                 sglang.NOT_SPECULATORS,
-                has_tensor("markov_w1.weight", "DSpark's heads under flat names", 4),
+                any_of(
+                    "DSpark's heads under flat names",
+                    has_tensor("markov_w1.weight", ""),
+                    has_field("dflash_config/use_confidence_head", ""),
+                    weight=4,
+                ),
                 no_tensor("markov_head.**", "no markov_head (SpecForge, SGLang)"),
                 no_tensor("candidate_selector.**", "no candidate selector (DFlash2)"),
             ),

@@ -205,7 +205,14 @@ FORMAT = Format(
         Variant(
             algorithm="peagle",
             must=(
-                has_tensor("mask_hidden", "P-EAGLE's mask_hidden", 2),
+                any_of(
+                    "P-EAGLE's mask_hidden, or a config that asks for parallel drafting",
+                    has_tensor("mask_hidden", ""),
+                    has_field("parallel_drafting", ""),
+                    has_field("ptd_token_id", ""),
+                    has_field("pard_token", ""),
+                    weight=2,
+                ),
                 sglang.NOT_SPECULATORS,
                 architecture_not("PEagleDraftModel"),
             ),
