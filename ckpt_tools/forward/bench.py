@@ -111,7 +111,8 @@ class EagleStep:
         rows = torch.arange(capacity, device=device)
         self.cache.slots = rows[-1:]
         # masks and positions hang on the row alone: a server has them ready before the step
-        self.masks = head.masks(self.cache.slots, rows, 1)
+        masks = head.masks(self.cache.slots, rows, 1)
+        self.masks = [None if bool(mask.all()) else mask for mask in masks]
         self.positions = (self.cache.slots + head.spec.position_start).expand(batch, -1)
         self.logits = torch.zeros(0)
         self.next = self.token

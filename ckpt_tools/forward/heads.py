@@ -34,7 +34,7 @@ from ckpt_tools.forward.refine import Refiner, refiner
 from ckpt_tools.forward.spec import BLOCK_ALGORITHMS, layer_prefix
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from ckpt_tools.forward.spec import HeadSpec
 
@@ -175,7 +175,7 @@ class _Layer:
         embeds: torch.Tensor | None,
         positions: torch.Tensor,
         cache: Cache,
-        mask: torch.Tensor,
+        mask: torch.Tensor | None,
     ) -> torch.Tensor:
         """[B, T, hidden] -> [B, T, hidden]; with `embeds`, the layer reads [embedding, hidden state]."""
         spec, residual = self.spec, x
@@ -244,7 +244,7 @@ class EagleHead(_Base):
         hidden: torch.Tensor,
         positions: torch.Tensor,
         cache: Cache,
-        masks: list[torch.Tensor],
+        masks: Sequence[torch.Tensor | None],
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(states that go to the logits, states that are fed back), each [B, T, hidden].
 
@@ -253,7 +253,7 @@ class EagleHead(_Base):
             hidden: [B, T, hidden]: fused captured states, or what the step before fed back.
             positions: [B, T].
             cache: Rows before.
-            masks: Per layer, bool [T, L].
+            masks: Per layer, bool [T, L], or `None` where every row sees all.
         """
         embeds = self.embed(tokens)
         x = hidden

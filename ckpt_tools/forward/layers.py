@@ -125,14 +125,14 @@ class StaticCache:
 
 
 def attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scale: float
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scale: float
 ) -> torch.Tensor:
     """Grouped-query attention.
 
     Args:
         q: [B, heads, T, dim].
         k, v: [B, kv heads, L, dim].
-        mask: bool [T, L], true where a query sees a key.
+        mask: bool [T, L], true where a query sees a key; `None` where all see all.
         scale: Factor on the scores.
 
     Returns:
@@ -142,7 +142,7 @@ def attend(
     groups = heads // k.shape[1]
     # the heads that share a key are more rows of it, so that no key is copied
     grouped = q.reshape(batch, k.shape[1], groups * rows, dim)
-    seen = mask if groups == 1 or rows == 1 else mask.repeat(groups, 1)
+    seen = mask if mask is None or groups == 1 or rows == 1 else mask.repeat(groups, 1)
     out = functional.scaled_dot_product_attention(grouped, k, v, attn_mask=seen, scale=scale)
     return out.reshape(batch, heads, rows, -1).transpose(1, 2).reshape(batch, rows, -1)
 
@@ -249,7 +249,7 @@ class Attention:
         return out if self.out_bias is None else out + self.out_bias
 
     def __call__(
-        self, x: torch.Tensor, positions: torch.Tensor, cache: Cache, mask: torch.Tensor
+        self, x: torch.Tensor, positions: torch.Tensor, cache: Cache, mask: torch.Tensor | None
     ) -> torch.Tensor:
         """Attention of new rows x [B, T, in] over the cache and themselves; mask bool [T, L]."""
         q, k, v = self.project(x, positions)
@@ -291,7 +291,7 @@ class MlaAttention:
             self.scale *= yarn_mscale(float(scaling["factor"]), float(scaling["mscale_all_dim"])) ** 2
 
     def __call__(
-        self, x: torch.Tensor, positions: torch.Tensor, cache: Cache, mask: torch.Tensor
+        self, x: torch.Tensor, positions: torch.Tensor, cache: Cache, mask: torch.Tensor | None
     ) -> torch.Tensor:
         """Attention of new rows x [B, T, in] over the cache and themselves; mask bool [T, L]."""
         mla, eps = self.mla, self.spec.eps

@@ -7,7 +7,7 @@ streams are equal, give the default rope.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.errors import InputError
@@ -32,12 +32,21 @@ class Rotary:
 
     inverse: torch.Tensor
     scale: float
+    _last: list[Any] = field(init=False, default_factory=list, repr=False, compare=False)
 
     def tables(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """cos and sin, float32 [..., rotary_dim / 2], of integer positions [...]."""
+        """cos and sin, float32 [..., rotary_dim / 2], of integer positions [...].
+
+        All layers of a step ask with the same tensor, so the last answer is kept.
+        """
+        if self._last and self._last[0] is positions:
+            known: tuple[torch.Tensor, torch.Tensor] = self._last[1]
+            return known
         angles = positions.to(torch.float32).unsqueeze(-1) * self.inverse
         cos, sin = angles.cos(), angles.sin()
-        return (cos, sin) if self.scale == 1.0 else (cos * self.scale, sin * self.scale)
+        found = (cos, sin) if self.scale == 1.0 else (cos * self.scale, sin * self.scale)
+        self._last[:] = (positions, found)
+        return found
 
 
 def kind(scaling: Mapping[str, Any] | None) -> str:
@@ -160,7 +169,7 @@ def rotate(
     rotary_dim pass through. Computed in float32, returned in x's dtype.
     """
     width = 2 * cos.shape[-1]
-    turned = x[..., :width].float()
+    turned = x[..., :width]  # the tables' float32 widens it
     cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
     a, b = (turned[..., 0::2], turned[..., 1::2]) if interleaved else turned.chunk(2, dim=-1)
     first, second = torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)
