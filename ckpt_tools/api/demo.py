@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import resources
-from importlib.util import find_spec
 from pathlib import Path
 from shutil import copyfile
 from typing import TYPE_CHECKING
 
-from ckpt_tools.errors import UsageError, WriteError
+from ckpt_tools.errors import Unavailable, UsageError, WriteError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ckpt_tools.model import Report
 
 PARTS = ("draft", "target")
+# What the demonstration writes; a folder with anything else in it is somebody's.
+OWN = (*PARTS, "states.safetensors", "draft-sglang")
 
 
 @dataclass(frozen=True)
@@ -44,9 +46,7 @@ def write_pair(folder: str) -> Path:
         WriteError: It can't be written.
     """
     out = Path(folder)
-    if out.is_dir() and any(
-        p.name not in (*PARTS, "states.safetensors", "draft-sglang") for p in out.iterdir()
-    ):
+    if out.is_dir() and any(p.name not in OWN for p in out.iterdir()):
         raise UsageError(f"{folder}: holds other files", "give an empty folder or one that isn't there yet")
     if out.exists() and not out.is_dir():
         raise UsageError(f"{folder}: is a file", "give an empty folder or one that isn't there yet")
@@ -82,20 +82,26 @@ def steps(folder: str) -> Iterator[Step]:
     from ckpt_tools.api.verifying import VerifyRequest, verify
 
     draft, target, out = f"{folder}/draft", f"{folder}/target", f"{folder}/draft-sglang"
-    yield Step(f"ckpt inspect {draft}", lambda: inspect(draft))
+    states = f"{folder}/states.safetensors"
+    yield Step(_line("inspect", draft), lambda: inspect(draft))
     yield Step(
-        f"ckpt fix-keys {draft} {out} --target {target} --force",
+        _line("fix-keys", draft, out, "--target", target, "--force"),
         lambda: fix_keys(Request(draft, out, target=target, force=True)),
     )
     yield Step(
-        f"ckpt verify {out} --target {target}",
+        _line("verify", out, "--target", target, "--deep"),
         lambda: verify(VerifyRequest(path=out, target=target, deep=True)),
     )
-    states = f"{folder}/states.safetensors"
-    line = f"ckpt smoke {out} --target {target} --states {states}"
-    if find_spec("torch") is None:
-        yield Step(line, None, "smoke skipped: it needs torch; add it with pip install 'ckpt-tools[torch]'")
-        return
-    from ckpt_tools.api.smoking import SmokeRequest, smoke
+    line = _line("smoke", out, "--target", target, "--states", states)
+    from ckpt_tools.api.smoking import SmokeRequest, choose_device, smoke
 
-    yield Step(line, lambda: smoke(SmokeRequest(out, target, device="cpu", states=states)))
+    try:
+        device = choose_device("cpu")
+    except Unavailable as error:
+        yield Step(line, None, f"smoke skipped: {error.message}; add it with {error.hint}")
+        return
+    yield Step(line, lambda: smoke(SmokeRequest(out, target, device=device, states=states)))
+
+
+def _line(*words: str) -> str:
+    return shlex.join(("ckpt", *words))

@@ -139,7 +139,17 @@ def _run(
     facts = _facts(result, extra)
     facts["semantics"] = str(semantics)
     facts["target_bytes_read"] = lender.reader.bytes_read if lender is not None else 0
-    return facts, list(_findings(facts["checks"], result, engine))
+    return facts, [*_refusal(load, engine), *_findings(facts["checks"], result, engine)]
+
+
+def _refusal(load: LoadMap, engine: Engine) -> Iterator[Finding]:
+    if load.refused is not None:
+        raw = finding(
+            "VAL032",
+            f"{engine} refuses this folder ({load.refused}): the head is run as if it had loaded",
+            hint="`ckpt fix-keys IN OUT` writes a folder that the engine loads",
+        )
+        yield replace(raw, engine=str(engine))
 
 
 def _states(request: SmokeRequest, draft: Draft) -> States | None:

@@ -141,6 +141,17 @@ ROWS: tuple[Code, ...] = (
         ("docs/guide.md",),
     ),
     Code(
+        "VAL032",
+        "run-although-refused",
+        _I,
+        "The engine refuses the folder that smoke runs",
+        "(smoke) the engine loads the folder as it is.",
+        "The numbers are those of the head as the engine would compute it; the server itself doesn't start.",
+        "sglang==0.5.23 refuses this folder (ValueError: Unrecognized model …): the head is run as if it had loaded",
+        "`ckpt verify` says why, and `ckpt fix-keys IN OUT` writes a folder that the engine loads.",
+        ("docs/guide.md",),
+    ),
+    Code(
         "ENG020",
         "probe-failed",
         _E,

@@ -22,7 +22,7 @@ def command(folder: str, output: Output) -> int:
     reports = []
     for step in steps(folder):
         if step.run is None:
-            click.echo(f"{step.line}\n{step.skipped}", err=True)
+            click.echo(f"\n$ {step.line}\n{step.skipped}", err=output.format != "table")
             continue
         report = step.run()
         reports.append(report)
