@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,7 +76,7 @@ class LaunchRequest:
 
 @dataclass(frozen=True)
 class Launched:
-    """The command, what verify says of the pair with it, and the bytes of weights that it loads, if known."""
+    """The command, what verify says of the pair with it, and the bytes of the target's weights, if known."""
 
     plan: LaunchPlan
     report: Report
@@ -95,6 +96,9 @@ def served_path(given: str, target: Target) -> str:
 def hub_name(given: str) -> str:
     """A Hub id without what a server doesn't take in it: ``hf://`` and the revision."""
     return given.removeprefix("hf://").partition("@")[0]
+
+
+_SETTING = re.compile(r"[A-Z_][A-Z0-9_]*=")
 
 
 def _port(plan: LaunchPlan) -> LaunchPlan:
@@ -118,6 +122,7 @@ def launch(request: LaunchRequest) -> Launched:
         raise InputError(
             f"{request.path}: no draft format fits", "`ckpt inspect --tensors` shows what is there"
         )
+    env, extra = _environment(request.extra)
     there = request.path if Path(request.path).exists() else hub_name(request.path)
     made = launch_command(
         draft,
@@ -135,10 +140,11 @@ def launch(request: LaunchRequest) -> Launched:
             port=request.port,
             gpu_bytes=request.gpu_bytes,
             draft_bytes=opened.checkpoint.total_bytes or None,
-            extra=request.extra,
+            extra=extra,
         ),
     )
-    plan = _port(made)
+    reasons = {**made.env_reasons, **dict.fromkeys(env, "as given after --")}
+    plan = _port(replace(made, env={**made.env, **env}, env_reasons=reasons))
     checked = verify(
         VerifyRequest(
             path=request.path,
@@ -157,6 +163,21 @@ def launch(request: LaunchRequest) -> Launched:
         "reasons": dict(plan.reasons),
         "notes": list(plan.notes),
     }
+    return Launched(plan, replace(checked, command="launch", facts=facts), weight_bytes(target))
+
+
+def weight_bytes(target: Target) -> int | None:
+    """Bytes of weights that a server reads for the target; ``None`` when they aren't on this machine."""
     shards = target_checkpoint(target)
-    sizes = opened.checkpoint.total_bytes + shards.checkpoint.total_bytes if shards is not None else None
-    return Launched(plan, replace(checked, command="launch", facts=facts), sizes)
+    return sum(f.size for f in shards.checkpoint.weight_files) if shards is not None else None
+
+
+def _environment(extra: tuple[str, ...]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Settings such as ``NCCL_DEBUG=INFO`` before the first flag, as in a shell, and the words after them."""
+    env: dict[str, str] = {}
+    for i, word in enumerate(extra):
+        if _SETTING.match(word) is None:
+            return env, extra[i:]
+        name, _, value = word.partition("=")
+        env[name] = value
+    return env, ()

@@ -71,12 +71,13 @@ def _findings(made: Probe, engine: Engine, load: LoadMap | None) -> list[Finding
         return out
     out = []
     unused, empty = made.load.unused, _empty(made.load)
+    news = [t for t in unused if load is None or t not in load.unused]
     if empty:
         out.append(
             finding(
                 "ENG020",
                 f"{name} loads it and leaves {len(empty)} parameters unfilled: {', '.join(empty[:3])}"
-                f"{f' (tensors that it ignores: {unused[0]}, …)' if unused else ''}",
+                f"{', and ignores ' + ', '.join(news[:3]) if news else ''}",
                 hint="`ckpt fix-keys IN OUT` writes the names that the engine reads",
             )
         )

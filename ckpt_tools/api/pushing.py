@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+import re
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.api.launching import LaunchRequest, launch
+from ckpt_tools.api.subjects import find_target
 from ckpt_tools.api.verifying import VerifyRequest, verify
 from ckpt_tools.errors import CkptError, InputError, UsageError
 from ckpt_tools.hub.card import Acceptance
 from ckpt_tools.hub.push import PushPlan, plan_push
 from ckpt_tools.hub.upload import apply_push
-from ckpt_tools.model import Report, Severity, Subject, worst_first
+from ckpt_tools.model import EMPTY, Report, Severity, Subject, worst_first
 from ckpt_tools.render import Style, render
 
 if TYPE_CHECKING:
@@ -54,16 +56,40 @@ def _json(report: Report) -> str:
     return render("json", [report], Style()) + "\n"
 
 
-def serving_commands(request: PushRequest, target: Target | None) -> dict[str, str]:
-    """The launch command of each engine that can serve the draft, for the card: others' paths in it, not ours."""
+def public_name(request: PushRequest, target: Target) -> str | None:
+    """What others call a target on this machine; ``None`` for one that has its name from elsewhere."""
+    if target.origin != "local":
+        return request.base_model
+    return request.base_model or target.hf_repo or Path(target.id).name
+
+
+def without_path(value: Any, path: str, name: str) -> Any:
+    """The same data, a report included, with *name* where the absolute *path* is."""
+    if type(value) is str:  # an enumeration's member is one, too, and stays what it is
+        return re.sub(rf"{re.escape(path)}(?![\w.-])", lambda _: name, value)
+    if isinstance(value, dict):
+        return {key: without_path(item, path, name) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(without_path(item, path, name) for item in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        changed = {f.name: without_path(getattr(value, f.name), path, name) for f in fields(value)}
+        return replace(value, **changed)
+    return value
+
+
+def serving_commands(request: PushRequest, target: Target) -> dict[str, str]:
+    """The launch command of each engine that can serve the draft, for the card: others' names in it, not ours."""
     from ckpt_tools.serving.args.command import one_line
 
-    local = target is not None and target.origin == "local"
-    served = request.base_model or (target.hf_repo or Path(target.id).name if target and local else None)
     out: dict[str, str] = {}
     for engine in request.engines or ("sglang", "vllm"):
         asked = LaunchRequest(
-            request.path, request.target, engine, request.why, draft_as=request.repo_id, target_as=served
+            request.path,
+            request.target,
+            engine,
+            request.why,
+            draft_as=request.repo_id,
+            target_as=public_name(request, target),
         )
         try:
             made = launch(asked)
@@ -104,7 +130,11 @@ def acceptance_of(report: Report) -> Acceptance:
     facts = report.facts
     names = {"source": "from", "engine": "engine", "version": "version", "texts": "texts", "tokens": "tokens"}
     said = {name: str(facts[key]) for key, name in names.items() if facts.get(key) is not None}
-    return Acceptance(facts, said)
+    lengths = {
+        depth: {"value": row["mean"], "low": row["low"], "high": row["high"]}
+        for depth, row in (facts.get("expected_length") or {}).items()
+    }
+    return Acceptance({**facts, "expected_length": lengths}, said)
 
 
 def push(
@@ -126,6 +156,13 @@ def push(
     path = Path(request.path)
     if path.exists() and not path.is_dir():
         raise UsageError(f"{path} is a file, and push takes the draft's folder", "give its folder")
+    target = find_target(request.target)
+    # Absolute paths can be told from other words when they are taken out of what is published.
+    request = replace(
+        request,
+        path=str(path.resolve()) if path.is_dir() else request.path,
+        target=str(Path(target.id).resolve()) if target.origin == "local" else request.target,
+    )
     checked = verify(
         VerifyRequest(
             path=request.path, target=request.target, engines=request.engines, why=request.why, deep=True
@@ -140,12 +177,12 @@ def push(
     plan = plan_push(
         request.path,
         request.repo_id,
-        verify=checked,
+        verify=_publishable(checked, request, target),
         render_report=_json,
         smoke=smoked,
         license=request.license,
         base_model=request.base_model,
-        serve=serving_commands(request, checked.target) if passed else {},
+        serve=serving_commands(request, target) if passed else EMPTY,
         acceptance=acceptance_of(accepted) if accepted is not None else None,
         tags=request.tags,
         include=request.include,
@@ -166,10 +203,20 @@ def push(
     return replace(
         checked,
         command="push",
+        subject=replace(checked.subject, path=str(path)),
         facts=facts,
         findings=worst_first(findings),
         verdict="fail" if failed else "pass",
     )
+
+
+def _publishable(report: Report, request: PushRequest, target: Target) -> Report:
+    """The report without the place of a target on this machine."""
+    if target.origin != "local":
+        return report
+    name = str(public_name(request, target))
+    cleaned: Report = without_path(replace(report, target=None), request.target, name)
+    return replace(cleaned, target=report.target)
 
 
 def _smoke(request: PushRequest) -> Report:

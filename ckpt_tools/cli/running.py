@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ckpt_tools.serving.args.command import LaunchPlan
     from ckpt_tools.serving.watch import Watched
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 def run_server(plan: LaunchPlan, log_file: str, weight_bytes: int | None = None) -> int:
     """Start the planned server, say what its log says, and stay until it ends.
@@ -41,25 +43,25 @@ def run_server(plan: LaunchPlan, log_file: str, weight_bytes: int | None = None)
             click.echo(f"started pid {server.child.pid}, log {log_file}", err=True)
             said = ""
             url = f"http://127.0.0.1:{plan.port}"
+            family = plan.engine.name.removesuffix("-ext")
             for seen in watch(
-                log,
-                follow=True,
-                url=url,
-                pid=server.child.pid,
-                engine=_family(plan),
-                weight_bytes=weight_bytes,
+                log, follow=True, url=url, pid=server.child.pid, engine=family, weight_bytes=weight_bytes
             ):
-                line = status_line(seen)
-                if line != said:
-                    click.echo(line, err=True)
-                    said = line
+                said = _say(seen, said)
+                if server.status is not None:
+                    break  # whatever the log still waits for
             status = server.child.wait()
+            for seen in watch(log, engine=family):  # its last words, which may say more than that it is gone
+                if seen.log.state in ("failed", "stopped"):
+                    _say(seen, said)
             return status if status >= 0 else 128 - status
         except KeyboardInterrupt:
             click.echo("stopping the server", err=True)
             try:
                 server.stop()
-            except KeyboardInterrupt:  # asked twice: not patient any more
+            except KeyboardInterrupt:  # asked twice: not patient any more, and not to be disturbed
+                for number in SIGNALS:
+                    signal.signal(number, signal.SIG_IGN)
                 server.stop(0)
             click.echo("stopped", err=True)
             return 128 + ended_by[0] if ended_by else int(ExitCode.INTERRUPTED)
@@ -68,8 +70,12 @@ def run_server(plan: LaunchPlan, log_file: str, weight_bytes: int | None = None)
                 server.stop()
 
 
-def _family(plan: LaunchPlan) -> str:
-    return plan.engine.name.removesuffix("-ext")
+def _say(seen: Watched, said: str) -> str:
+    """Show what the log says, if it isn't what was *said* last."""
+    line = status_line(seen)
+    if line != said:
+        click.echo(line, err=True)
+    return line
 
 
 def set_aside(log: Path) -> Path | None:
@@ -102,7 +108,9 @@ def _stoppable() -> Iterator[list[int]]:
     if threading.current_thread() is not threading.main_thread():
         yield came
         return
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number in SIGNALS[1:]:
+        signal.signal(number, stop)
     try:
         yield came
     finally:
@@ -121,4 +129,4 @@ def status_line(seen: Watched) -> str:
         if progress.remaining_s:
             left += f", {progress.remaining_s:.0f} s left"
     cause = f" ({log.cause}): {log.message}" if log.cause is not None else ""
-    return f"{log.state}: {log.phase}{percent}{left}{cause}"
+    return " ".join(f"{log.state}: {log.phase}{percent}{left}{cause}".split())

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import urllib.parse
 from typing import TYPE_CHECKING
 
 import click
 
-from ckpt_tools.cli.options import Output, output_options, run
+from ckpt_tools.cli.options import Output, output_options, run, target_option
 
 if TYPE_CHECKING:
     from ckpt_tools.model import Report
     from ckpt_tools.serving.watch import Watched
 
+ENGINES = ("sglang", "vllm", "trtllm")
+
 
 def address(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
     """An http address."""
-    if value is not None and not value.startswith(("http://", "https://")):
-        raise click.BadParameter(f"{value!r} is no http address; write http://127.0.0.1:30000")
+    if value is not None:
+        parts = urllib.parse.urlsplit(value)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise click.BadParameter(f"{value!r} is no http address; write http://127.0.0.1:30000")
     return value
+
+
+def family(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    """The engine whose log it is, without a version."""
+    if value is None:
+        return None
+    name = value.partition("==")[0].strip().removesuffix("-ext")
+    if name not in ENGINES:
+        raise click.BadParameter(f"unknown engine {value!r}; logs are read of {', '.join(ENGINES)}")
+    return name
 
 
 @click.command("watch")
@@ -32,7 +48,10 @@ def address(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
     metavar="S",
     help="Give up after S seconds (exit 4).",
 )
-@click.option("--engine", metavar="ENGINE", help="Whose log it is, if its lines don't show it.")
+@click.option(
+    "--engine", metavar="ENGINE", callback=family, help="Whose log it is, if its lines don't show it."
+)
+@target_option()
 @output_options
 def command(
     log: str,
@@ -41,18 +60,24 @@ def command(
     follow: bool,
     timeout: float | None,
     engine: str | None,
+    target: str | None,
     output: Output,
 ) -> int:
-    """Read a start-up log: starting, loading, capturing, ready, or failed with the cause; never by a bare word."""
+    """Read a start-up log: starting, loading, capturing, ready, or failed with the cause; never by a bare word.
+
+    With the target's folder the rate of loading is known, too.
+    """
+    from ckpt_tools.api.launching import weight_bytes
+    from ckpt_tools.api.subjects import find_target
     from ckpt_tools.api.watching import watch_report
     from ckpt_tools.cli.running import status_line
-    from ckpt_tools.engines import resolve
     from ckpt_tools.serving.watch import watch
 
     live = follow and sys.stderr.isatty() and output.verbosity >= 0
-    family = resolve(engine, "--engine").name.removesuffix("-ext") if engine else None
+    width = shutil.get_terminal_size((100, 24)).columns - 1  # a line that wraps can't be wiped
 
     def work() -> Report:
+        size = weight_bytes(find_target(target, offline=output.offline)) if target else None
         last: Watched | None = None
         said = ""
         for last in watch(
@@ -61,9 +86,10 @@ def command(
             url=url,
             port=port,
             timeout=timeout,
-            engine=family,
+            engine=engine,
+            weight_bytes=size,
         ):
-            if live and (line := status_line(last)) != said:
+            if live and (line := status_line(last)[:width]) != said:
                 click.echo(f"\r\x1b[K{line}", nl=False, err=True)
                 said = line
         if live:

@@ -1,0 +1,67 @@
+"""How a server names what it serves, and what a launch knows of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ckpt_tools import targets
+from ckpt_tools.api.launching import LaunchRequest, exposed, launch, served_path
+from ckpt_tools.model import Engine, Target
+from ckpt_tools.serving.args.command import Argument, LaunchPlan
+from tests.cli.server import TARGET
+
+
+def test_a_target_is_named_as_a_server_takes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    kimi = targets.find("kimi-k2.5")
+    assert kimi is not None
+    (tmp_path / "kimi-k2.5").mkdir()
+    assert served_path("kimi-k2.5", kimi) == kimi.hf_repo, "the registry's id wins over a folder of that name"
+    assert served_path("my-own", Target("my-own", "registry")) == "my-own"
+    local = targets.read_target(TARGET)
+    assert served_path(str(TARGET), local) == str(TARGET)
+    assert served_path(str(TARGET / "config.json"), local) == str(TARGET)
+    hub = Target("acme/x@v2", "hub")
+    assert served_path("acme/x@v2", hub) == "acme/x"
+    assert served_path("hf://acme/x", hub) == "acme/x"
+
+
+def test_the_command_may_call_them_otherwise_and_is_checked_all_the_same(served: Path) -> None:
+    made = launch(LaunchRequest(str(served), str(TARGET), draft_as="me/draft", target_as="acme/target"))
+    argv = made.plan.argv
+    assert argv[argv.index("--model-path") + 1] == "acme/target"
+    assert argv[argv.index("--speculative-draft-model-path") + 1] == "me/draft"
+    assert made.report.verdict == "pass"
+    assert made.report.subject.path == str(served)
+    assert made.weight_bytes == (TARGET / "model.safetensors").stat().st_size
+
+
+def test_what_isn_t_known_isn_t_counted(served: Path) -> None:
+    made = launch(LaunchRequest(str(served), "kimi-k2.5", force=True))
+    assert made.weight_bytes is None
+    assert made.report.verdict == "pass"
+    assert any(f.severity.value == "error" for f in made.report.findings)
+    assert launch(LaunchRequest(str(served), "kimi-k2.5")).report.verdict == "fail"
+
+
+@pytest.mark.parametrize(
+    ("engine", "flags"), [("sglang", ["--a", "--host"]), ("sglang-ext", ["--a", "--host"]), ("vllm", ["--a"])]
+)
+def test_only_sglang_must_be_told_to_listen(engine: str, flags: list[str]) -> None:
+    plan = LaunchPlan(Engine(engine, "1", "1"), ("x",), (Argument("--a", (), ""),))
+    assert [a.flag for a in exposed(plan).arguments] == flags
+    assert exposed(exposed(plan)) == exposed(plan)
+
+
+def test_settings_after_two_dashes_are_the_environment(served: Path) -> None:
+    extra = ("NCCL_DEBUG=INFO", "SGLANG_X=a b=c", "--json-model-override-args", "A=1")
+    made = launch(LaunchRequest(str(served), str(TARGET), extra=extra))
+    assert made.plan.env == {"NCCL_DEBUG": "INFO", "SGLANG_X": "a b=c"}
+    assert made.plan.argv[-2:] == extra[2:]
+    assert made.report.facts["reasons"]["NCCL_DEBUG"] == "as given after --"
+    longer = LaunchRequest(str(served), str(TARGET), context_length=4096, extra=("NCCL_DEBUG=INFO",))
+    assert dict(launch(longer).plan.env) == {
+        "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1", "NCCL_DEBUG": "INFO",
+    }  # fmt: skip
