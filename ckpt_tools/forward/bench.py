@@ -56,7 +56,7 @@ def _weights(part: object, seen: set[int]) -> Iterator[torch.Tensor]:
             return
         seen.add(id(part))
         for name, item in vars(part).items():
-            if name not in ("embed", "spec", "comm"):
+            if name not in ("embed", "spec", "comm", "rope"):
                 yield from _weights(item, seen)
 
 

@@ -165,8 +165,10 @@ class _Layer:
             # a norm that no file fills is a norm of ones in every framework
             return tensors.get(f"{prefix}{name}.weight", ones)
 
-        self.input_norm = ones if index in spec.lost_upper_norms else norm("input_layernorm")
-        self.hidden_norm = norm("hidden_norm")
+        norms = ones if index in spec.lost_upper_norms else norm("input_layernorm")
+        if index == 0 and spec.algorithm in ("eagle3", "peagle"):  # it reads the embedding, too
+            norms = torch.stack((norms, norm("hidden_norm")))
+        self.input_norms = norms
         self.post_norm = norm("post_attention_layernorm")
 
     def __call__(
@@ -180,14 +182,16 @@ class _Layer:
         """[B, T, hidden] -> [B, T, hidden]; with `embeds`, the layer reads [embedding, hidden state]."""
         spec, residual = self.spec, x
         if embeds is not None:
-            normed = rms_norm(x, self.hidden_norm, spec.eps)
+            # both norms in one pass: a row alone doesn't fill a device
+            both = torch.stack((embeds, x), dim=-2)
+            normed = functional.rms_norm(both, both.shape[-1:], eps=spec.eps) * self.input_norms
             if spec.norm_before_residual:
-                residual = normed
-            entering = torch.cat((rms_norm(embeds, self.input_norm, spec.eps), normed), dim=-1)
+                residual = normed[..., 1, :]
+            entering = normed.flatten(-2)
         elif spec.algorithm == "eagle" and self.index == 0:
             entering = x
         else:
-            entering = rms_norm(x, self.input_norm, spec.eps)
+            entering = rms_norm(x, self.input_norms, spec.eps)
         x = residual + self.attention(entering, positions, cache, mask)
         return x + self.mlp(rms_norm(x, self.post_norm, spec.eps))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ckpt_tools.errors import InputError
 from ckpt_tools.forward._torch import functional, torch
-from ckpt_tools.forward.rope import Rotary, kind, rotary, rotate, yarn_mscale
+from ckpt_tools.forward.rope import Rotary, kind, rotary, rotate, rotate_neighbours, yarn_mscale
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -240,7 +240,7 @@ class Attention:
         if self.q_norm is not None and self.k_norm is not None:
             q, k = torch.split(qk, [self.num_heads, self.num_kv], dim=-2)
             qk = torch.cat((rms_norm(q, self.q_norm, spec.eps), rms_norm(k, self.k_norm, spec.eps)), dim=-2)
-        q, k = torch.split(rotate(qk, *self.rope.tables(positions)), [self.num_heads, self.num_kv], dim=-2)
+        q, k = torch.split(rotate(qk, *self.rope.wide(positions)), [self.num_heads, self.num_kv], dim=-2)
         return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
     def finish(self, mixed: torch.Tensor) -> torch.Tensor:
@@ -304,8 +304,8 @@ class MlaAttention:
         kv = by_head(kv, mla.nope_dim + mla.value_dim)
         k_nope, v = torch.split(kv, [mla.nope_dim, mla.value_dim], dim=-1)
         cos, sin = self.rope.tables(positions)
-        q_rope = rotate(q_rope, cos, sin, interleaved=True)
-        k_rope = rotate(k_rope.unsqueeze(-2), cos, sin, interleaved=True)
+        q_rope = rotate_neighbours(q_rope, cos, sin)
+        k_rope = rotate_neighbours(k_rope.unsqueeze(-2), cos, sin)
         q = torch.cat((q_nope, q_rope), dim=-1).transpose(1, 2)
         k = torch.cat((k_nope, k_rope.expand(*k_nope.shape[:-1], -1)), dim=-1).transpose(1, 2)
         k, v = cache.extend(self.layer, k, v.transpose(1, 2))

@@ -35,18 +35,20 @@ class Rotary:
     _last: list[Any] = field(init=False, default_factory=list, repr=False, compare=False)
 
     def tables(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """cos and sin, float32 [..., rotary_dim / 2], of integer positions [...].
-
-        All layers of a step ask with the same tensor, so the last answer is kept.
-        """
-        if self._last and self._last[0] is positions:
-            known: tuple[torch.Tensor, torch.Tensor] = self._last[1]
-            return known
+        """cos and sin, float32 [..., rotary_dim / 2], of integer positions [...]."""
         angles = positions.to(torch.float32).unsqueeze(-1) * self.inverse
         cos, sin = angles.cos(), angles.sin()
-        found = (cos, sin) if self.scale == 1.0 else (cos * self.scale, sin * self.scale)
-        self._last[:] = (positions, found)
-        return found
+        return (cos, sin) if self.scale == 1.0 else (cos * self.scale, sin * self.scale)
+
+    def wide(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(cos, cos) and (-sin, sin), float32 [..., rotary_dim].
+
+        All steps of a graph and all layers ask with the same tensor, so the last answer is kept.
+        """
+        if not self._last or self._last[0] is not positions:
+            cos, sin = self.tables(positions)
+            self._last[:] = (positions, torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1))
+        return self._last[1], self._last[2]
 
 
 def kind(scaling: Mapping[str, Any] | None) -> str:
@@ -160,19 +162,21 @@ def rotary(
     return Rotary(plain, 1.0)
 
 
-def rotate(
-    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, interleaved: bool = False
-) -> torch.Tensor:
-    """`x` [..., heads, head_dim] turned by its position's angles (cos, sin [..., rotary_dim / 2]).
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """`x` [..., heads, head_dim] turned in pairs (i, i + rotary_dim / 2), by :meth:`Rotary.wide` tables.
 
-    Pairs are (i, i + rotary_dim / 2), or neighbours when `interleaved` (DeepSeek's MLA). Dimensions beyond
-    rotary_dim pass through. Computed in float32, returned in x's dtype.
+    Dimensions beyond rotary_dim pass through. The tables' float32 widens `x`; returned in its dtype.
     """
-    width = 2 * cos.shape[-1]
-    turned = x[..., :width]  # the tables' float32 widens it
-    cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
-    a, b = (turned[..., 0::2], turned[..., 1::2]) if interleaved else turned.chunk(2, dim=-1)
-    first, second = torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)
-    joined = torch.stack((first, second), -1).flatten(-2) if interleaved else torch.cat((first, second), -1)
-    out = joined.to(x.dtype)
+    width = cos.shape[-1]
+    part = x[..., :width]
+    turned = torch.addcmul(part * cos.unsqueeze(-2), part.roll(width // 2, -1), sin.unsqueeze(-2))
+    out = turned.to(x.dtype)
     return out if width == x.shape[-1] else torch.cat((out, x[..., width:]), dim=-1)
+
+
+def rotate_neighbours(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """`x` [..., heads, rotary_dim] turned in pairs (2i, 2i + 1), as DeepSeek's MLA does, by :meth:`Rotary.tables`."""
+    cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
+    a, b = x[..., 0::2], x[..., 1::2]
+    first, second = torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)
+    return torch.stack((first, second), -1).flatten(-2).to(x.dtype)

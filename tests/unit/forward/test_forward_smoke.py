@@ -237,8 +237,7 @@ def test_what_a_step_reads() -> None:
     head = build(side.spec, side.tensors)
     names = [n for n in side.tensors if n not in ("fc.weight", "embed_tokens.weight")]
     own = sum(side.tensors[n].numel() * side.tensors[n].element_size() for n in names)
-    # beside its weights a step reads the rope's frequencies
-    assert 0 <= step_bytes(head) - own <= 4 * 64
+    assert step_bytes(head) == own
     timed = time_step(head, repeats=2, bandwidth=1e9)
     assert timed.floor_ms == pytest.approx(step_bytes(head) / 1e6)
     assert measured_bandwidth(torch.device("cpu"), 1 << 20) > 0
