@@ -174,13 +174,15 @@ def _from_log(request: AcceptRequest) -> tuple[dict[str, Any], str]:
             f"{request.log}: no line of it tells an acceptance",
             "SGLang prints one every 40 decode steps, vLLM every 10 s with statistics on; send requests and read it again",
         )
-    steps = log.args.get("speculative_num_steps")
-    depth = steps if isinstance(steps, int) else None
-    formula = rate_formula(log.engine, log.version)
+    depth = _depth_of(log.args)
+    version = log.version
+    if version is None and request.engine is not None:
+        version = choose_engine(request.engine, "--engine").version
+    formula = rate_formula(log.engine, version)
     facts = {
         "source": "log",
         "engine": log.engine,
-        "version": log.version,
+        "version": version,
         "lines": log.acceptance.n,
         "depth": depth,
         "per_position": None,
@@ -196,6 +198,13 @@ def _from_log(request: AcceptRequest) -> tuple[dict[str, Any], str]:
 def _one_depth(depth: int | None, length: float) -> dict[str, Any]:
     """The depth that the server runs; the depths that it doesn't run aren't guessed."""
     return {str(depth): {"mean": length, "low": None, "high": None}} if depth is not None else {}
+
+
+def _depth_of(args: Mapping[str, Any]) -> int | None:
+    """Drafted tokens per verification: SGLang's own argument, or a field of vLLM's."""
+    config = args.get("speculative_config")
+    nested = config.get("num_speculative_tokens") if isinstance(config, dict) else None
+    return next((n for n in (args.get("speculative_num_steps"), nested) if isinstance(n, int)), None)
 
 
 def _finish(facts: dict[str, Any], request: AcceptRequest, target: Target | None, subject: Subject) -> Report:
@@ -218,6 +227,10 @@ def _finish(facts: dict[str, Any], request: AcceptRequest, target: Target | None
         found.append(finding("ACC002", "no --cost-ratio: the speedup isn't computed"))
     elif lengths:
         found += _pays(facts, lengths, request.cost_ratio)
+    else:
+        found.append(
+            finding("ACC002", "the depth that the server drafts isn't stated: the speedup isn't computed")
+        )
     facts["known"] = known_figures(target)
     facts["tables"] = _tables(facts)
     serious = any(f.severity is Severity.ERROR for f in found)
