@@ -270,13 +270,16 @@ def test_what_is_no_report(hub: HubServer, content: str | None, says: str) -> No
 def test_tags_and_further_files(hub: HubServer, folder: Path) -> None:
     (folder / "figure.png").write_bytes(b"png")
     assert (
-        push("draft", REPO, *GIVEN, "--tag", "code", "--tag", "tiny", "--include", "figure.png").exit_code
+        push(
+            "draft", REPO, *GIVEN, "--tags", "code, tiny,", "--tags", "x", "--include", "figure.png"
+        ).exit_code
         == 0
     )
     assert "figure.png" in hub.store.repo(REPO).resolve("main").files
     head = text(hub, "README.md").partition("\n---\n")[0].splitlines()
     assert "- code" in head
     assert "- tiny" in head
+    assert "- x" in head
     done = push("draft", REPO, *GIVEN, "--include", "none.txt")
     assert done.exit_code == 2
     assert "--include none.txt: not in the folder" in done.stderr

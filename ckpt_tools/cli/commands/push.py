@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+def listed(_ctx: click.Context, _param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    """Comma-separated, repeatable words."""
+    return tuple(word.strip() for v in value for word in v.split(",") if word.strip())
+
+
 @click.command("push")
 @click.argument("path")
 @click.argument("repo_id", metavar="REPO_ID")
@@ -24,10 +29,14 @@ if TYPE_CHECKING:
 @click.option(
     "--base-model", metavar="ID", help="The target's Hub id for the card, if the registry has none."
 )
-@click.option("--tag", "tags", multiple=True, metavar="TAG", help="One more tag for the card; repeatable.")
 @click.option(
-    "--include", multiple=True, metavar="FILE", help="One more file of the folder that goes, too; repeatable."
+    "--tags",
+    multiple=True,
+    callback=listed,
+    metavar="TAG",
+    help="Further tags for the card, comma-separated.",
 )
+@click.option("--include", multiple=True, metavar="FILE", help="One more file of the folder that goes, too.")
 @click.option("--private", is_flag=True, help="Make a new repository private.")
 @click.option("--revision", metavar="BRANCH", help="Branch to push to.")
 @click.option("--create-pr", is_flag=True, help="Propose a pull request instead of committing.")
@@ -37,7 +46,7 @@ if TYPE_CHECKING:
     "reports",
     multiple=True,
     metavar="FILE",
-    help="JSON report of smoke (of these very files) or accept, for the card; repeatable.",
+    help="JSON report of smoke (of these very files) or accept, for the card.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the plan and upload nothing.")
 @output_options
