@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ckpt_tools.container.codes import CODES as CONTAINER_CODES
+from ckpt_tools.engines.sglang_ext.head import ARCHITECTURE
 from ckpt_tools.model import EMPTY, Finding, Fix, Location, Severity
 
 if TYPE_CHECKING:
@@ -70,6 +71,12 @@ class Context:
     tp: int | None = None
     context_length: int | None = None
     policy: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+
+    @property
+    def own_class(self) -> bool:
+        """Whether ckpt's model package serves the draft, with its own class, rather than SGLang's."""
+        named = self.engine is not None and self.engine.name == "sglang-ext"
+        return named and self.load is not None and self.load.architecture == ARCHITECTURE
 
 
 class LaunchFacts(Protocol):

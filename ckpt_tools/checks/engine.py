@@ -9,6 +9,7 @@ from ckpt_tools.checks.capture import target_class
 from ckpt_tools.engines import contract_note
 from ckpt_tools.engines.history import family, first_release, holds
 from ckpt_tools.engines.hooks import serves
+from ckpt_tools.engines.sglang_ext.targets import wrapped
 from ckpt_tools.engines.versions import parse
 from ckpt_tools.model import Severity
 
@@ -44,6 +45,8 @@ def lacks_hooks(ctx: Context) -> Iterator[Hit]:
     if target is None or algorithm is None or family(ctx.engine.name) not in ("sglang", "vllm"):
         return
     kind = ctx.target.text_model_type or ctx.target.model_type if ctx.target else None
+    if ctx.engine.name == "sglang-ext" and algorithm == "eagle3" and wrapped(target, ctx.engine.version):
+        return
     served = serves(ctx.engine, target, algorithm, text_model_type=kind)
     if served.ok is False:
         needs = f"; {ctx.engine.name} {served.needs} has them" if served.needs else ""
@@ -188,7 +191,7 @@ def needs_release(ctx: Context) -> Iterator[Hit]:
     References: every SGLang release from 0.4.6 to 0.5.23 was read.
     """
     first, needs = needed_release(ctx)
-    if first is None or ctx.engine is None or ctx.engine.name == "sglang-ext":
+    if first is None or ctx.engine is None or ctx.own_class:
         return
     listed = ", ".join(
         f"{what} (from {version})" for version, what in sorted(needs, key=lambda n: parse(n[0]))

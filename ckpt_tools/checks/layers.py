@@ -90,7 +90,7 @@ def unsupported(ctx: Context) -> Iterator[Hit]:
         return
     if ctx.draft.facts.layer_type == "mla":
         yield Hit(f"{stated} draft layers: SGLang's MLA class builds one and raises", pointer=_at(ctx))
-    elif holds("eagle3.multilayer", ctx.engine) is False and ctx.engine.name != "sglang-ext":
+    elif holds("eagle3.multilayer", ctx.engine) is False and not ctx.own_class:
         first = first_release("eagle3.multilayer")
         yield Hit(
             f"{stated} draft layers: SGLang serves them from {first} on, and this is {ctx.engine.version}",
@@ -112,7 +112,7 @@ def window_ignored(ctx: Context) -> Iterator[Hit]:
     """
     assert ctx.draft is not None and ctx.engine is not None
     window = ctx.draft.facts.sliding_window
-    if window is None or ctx.draft.algorithm != "eagle3" or ctx.engine.name == "sglang-ext":
+    if window is None or ctx.draft.algorithm != "eagle3" or ctx.own_class:
         return
     if ctx.launch is not None and ctx.launch.given("--speculative-draft-window-size"):
         return

@@ -41,7 +41,7 @@ def norm_before_residual(ctx: Context) -> Iterator[Hit]:
         0.4.6-0.5.23. TensorRT-LLM _torch/models/modeling_speculative.py Eagle3DecoderLayer.forward (the same). speculators 0.9.0
         train/config/schema.py:145-148 (training default true).
     """
-    if ctx.draft is not None and ctx.draft.facts.norm_before_residual:
+    if ctx.draft is not None and ctx.draft.facts.norm_before_residual and not ctx.own_class:
         who = "no SGLang release implements it" if _is(ctx, "sglang") else "TensorRT-LLM doesn't implement it"
         yield Hit(
             f"norm_before_residual is true and {who}: the server starts, answers correctly and accepts "
@@ -67,7 +67,7 @@ def qk_norm_tensors(ctx: Context) -> Iterator[Hit]:
     if ctx.draft.algorithm not in ("eagle3", "peagle"):
         return
     names = [ctx.draft.tensors[n] for n in qk_norms(ctx.draft.algorithm, ctx.draft.tensors)]
-    if not names or ctx.engine.name == "sglang-ext":
+    if not names or ctx.own_class:
         return
     lost = [n for n in names if ctx.load is None or n in ctx.load.unused]
     if lost:
@@ -153,7 +153,7 @@ def flag_not_implemented(ctx: Context) -> Iterator[Hit]:
     """
     assert ctx.draft is not None and ctx.engine is not None
     facts = ctx.draft.facts
-    if ctx.draft.algorithm != "eagle3" or ctx.engine.name == "sglang-ext":
+    if ctx.draft.algorithm != "eagle3" or ctx.own_class:
         return
     kind = "mla" if facts.layer_type == "mla" else "llama"
     for flag in ("norm_before_fc", "fc_norm", "norm_output"):
