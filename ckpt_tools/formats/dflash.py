@@ -96,6 +96,10 @@ def only(algorithm: str) -> tuple[Clue, ...]:
     return (*own, *others)
 
 
+#: Model-Optimizer's names, which other readers drop.
+NOT_FLAT = no_tensor("markov_w1.weight", "DSpark's heads aren't under Model-Optimizer's flat names")
+
+
 def windows(config: Mapping[str, Any]) -> dict[str, Any]:
     """How layers see their block, as facts.
 

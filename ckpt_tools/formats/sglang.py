@@ -355,6 +355,7 @@ FORMAT = Format(
                 dflash.SIGNATURE,
                 NOT_SPECULATORS,
                 *dflash.only("dspark"),
+                dflash.NOT_FLAT,
                 architecture_is(*DSPARK),
                 no_tensor("d2t", "no d2t: the whole vocabulary"),
             ),

@@ -282,6 +282,7 @@ FORMAT = Format(
                     dflash.SIGNATURE,
                     sglang.NOT_SPECULATORS,
                     *dflash.only(algorithm),
+                    dflash.NOT_FLAT,
                     architecture_is(ARCHITECTURES[algorithm]),
                     any_of("Qwen3 layers", field_is("model_type", "qwen3"), weight=1),
                 ),

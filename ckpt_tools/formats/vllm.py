@@ -251,6 +251,7 @@ FORMAT = Format(
                     dflash.SIGNATURE,
                     sglang.NOT_SPECULATORS,
                     *dflash.only(algorithm),
+                    dflash.NOT_FLAT,
                     architecture_is(name),
                     _OWN_VOCABULARY,
                 ),
