@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.api.reports import draft_facts, load_json, report
 from ckpt_tools.api.subjects import find_target, named_target, open_draft
+from ckpt_tools.checks.base import finding
 from ckpt_tools.formats import detect, read_draft
-from ckpt_tools.model import Finding, Location, Report, Severity, Subject
+from ckpt_tools.model import Report, Severity, Subject
 
 if TYPE_CHECKING:
     from ckpt_tools.container.training import TrainingOutput
-    from ckpt_tools.model import CaptureConvention, Checkpoint, Draft, Engine, LoadMap, Target
+    from ckpt_tools.model import CaptureConvention, Checkpoint, Draft, Engine, Finding, LoadMap, Target
 
 
 def inspect(
@@ -64,7 +65,7 @@ def inspect(
         scanned = scan(checkpoint, source=opened.source)
         facts["stats"] = {name: asdict(s) if s is not None else None for name, s in scanned.items()}
     findings = [*checkpoint.findings, *(draft.findings if draft else ())]
-    findings += _unrecognised(checkpoint, draft)
+    findings += [replace(f, severity=Severity.WARNING) for f in unrecognised(checkpoint, draft)]
     if engines:
         maps = {str(e): load_map_of(e, checkpoint, known, draft) for e in engines}
         facts["load"] = load_json(next(iter(maps.values())))
@@ -98,17 +99,16 @@ def tensor_list(checkpoint: Checkpoint, draft: Draft | None) -> list[dict[str, A
     ]
 
 
-def _unrecognised(checkpoint: Checkpoint, draft: Draft | None) -> list[Finding]:
+def unrecognised(checkpoint: Checkpoint, draft: Draft | None) -> list[Finding]:
+    """CFG011, where there are tensors and no draft format fits."""
     if draft is not None or not checkpoint.tensors:
         return []
     return [
-        Finding(
+        finding(
             "CFG011",
-            "format-unknown",
-            Severity.WARNING,
             f"no draft format fits: {len(checkpoint.tensors)} tensors, architectures "
             f"{(checkpoint.config or {}).get('architectures')}",
-            Location("config.json" if checkpoint.config is not None else None),
+            file="config.json" if checkpoint.config is not None else None,
             hint="if this is a draft, ckpt inspect --tensors shows its names; if it is a target, give it as --target",
         )
     ]
@@ -154,6 +154,3 @@ def training_facts(output: TrainingOutput) -> dict[str, Any]:
         "take": output.take,
         "next": output.line(),
     }
-
-
-__all__ = ["inspect", "load_map_of", "tensor_list"]

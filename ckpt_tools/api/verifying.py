@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ckpt_tools.api.choosing import choose_engine
 from ckpt_tools.api.compare import comparer
 from ckpt_tools.api.inputs import launch_problems_of, rate_note, read_launch, read_log_text
-from ckpt_tools.api.inspecting import load_map_of
+from ckpt_tools.api.inspecting import load_map_of, unrecognised
 from ckpt_tools.api.proving import Known, combined, lost, prove_or_skip
 from ckpt_tools.api.reports import draft_facts, load_json, report
 from ckpt_tools.api.subjects import find_target, named_target, open_draft, target_checkpoint
@@ -103,7 +103,11 @@ def verify(request: VerifyRequest) -> Report:
     ]
     container = for_engines(checkpoint.findings, engines)
     own = [f for f in container if selected(f.code, request.select, request.ignore)]
-    own += [f for f in (draft.findings if draft else ()) if selected(f.code, request.select, request.ignore)]
+    own += [
+        f
+        for f in (draft.findings if draft else unrecognised(checkpoint, draft))
+        if selected(f.code, request.select, request.ignore)
+    ]
     theirs = for_engines(_target_defects(target_files, request), engines)
     outcome = run_checks(contexts, select=request.select, ignore=request.ignore, known=own)
     facts = draft_facts(checkpoint, draft)

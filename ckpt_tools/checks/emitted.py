@@ -48,6 +48,17 @@ _ROWS: tuple[Code, ...] = (
         ("speculators 0.9.0, run",),
     ),
     Code(
+        "CFG011",
+        "format-unknown",
+        _E,
+        "No draft format fits",
+        "(inspect, verify) the config and the tensors are those of a draft that some framework writes.",
+        "Nothing can be said of what an engine does with it; inspect only warns, since any folder may be looked at.",
+        "no draft format fits: 291 tensors, architectures ['LlamaForCausalLM']",
+        "A target is given as `--target`; for a draft, `ckpt inspect --tensors` shows its names.",
+        ("docs/formats lists every format's evidence",),
+    ),
+    Code(
         "CFG010",
         "field-unknown",
         _E,
