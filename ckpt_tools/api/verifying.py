@@ -113,6 +113,7 @@ def verify(request: VerifyRequest) -> Report:
     facts = draft_facts(checkpoint, draft)
     if (first := maps[engines[0]]) is not None:
         facts["load"] = load_json(first)
+    facts["ran"] = list(outcome.ran)
     facts["serves"] = _serves(contexts)
     beside = _beside(request, opened, draft, target, maps, facts)
     return report(

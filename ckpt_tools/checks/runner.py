@@ -48,10 +48,15 @@ def for_engines(findings: Iterable[Finding], engines: Sequence[Engine]) -> tuple
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the checks said."""
+    """What the checks said.
+
+    Attributes:
+        ran: Codes of the checks that ran, in order.
+    """
 
     findings: tuple[Finding, ...]
     skipped: tuple[Skipped, ...]
+    ran: tuple[str, ...]
 
 
 def selected(code: str, select: Sequence[str], ignore: Sequence[str]) -> bool:
@@ -125,6 +130,7 @@ def run_checks(
     """
     found: list[Finding] = []
     skipped: dict[tuple[str, str], Skipped] = {}
+    ran: dict[str, None] = {}
     container = [f.code for f in known if f.severity is Severity.ERROR]
     for ctx in contexts:
         errors = list(container)
@@ -140,12 +146,13 @@ def run_checks(
             if reason is not None:
                 skipped[check.code, reason] = Skipped(check.code, reason)
                 continue
+            ran[check.code] = None
             for hit in check.function(ctx):
                 finding = as_finding(check, hit, ctx.engine)
                 found.append(finding)
                 if finding.severity is Severity.ERROR:
                     errors.append(finding.code)
-    return Outcome(_merged(found, len(contexts)), tuple(skipped.values()))
+    return Outcome(_merged(found, len(contexts)), tuple(skipped.values()), tuple(ran))
 
 
 def _merged(found: list[Finding], contexts: int) -> tuple[Finding, ...]:
