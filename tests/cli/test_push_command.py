@@ -139,7 +139,12 @@ def test_a_second_push_does_nothing(hub: HubServer) -> None:
 
 
 @pytest.mark.parametrize("extra", [(), ("--smoke",)])
-def test_a_check_that_refuses_uploads_nothing(hub: HubServer, extra: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_check_that_refuses_uploads_nothing(
+    hub: HubServer, extra: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ckpt_tools.api import smoking
+
+    monkeypatch.setattr(smoking, "smoke", lambda _: pytest.fail("verify comes first"))
     shutil.copytree(RAW, tmp_path / "raw")
     status, data = report("push", tmp_path / "raw", REPO, *GIVEN, *extra)
     assert status == 1

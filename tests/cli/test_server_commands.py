@@ -202,6 +202,16 @@ def test_launch_refuses(served: Path, args: tuple[str, ...], status: int, says: 
     assert says in done.stderr
 
 
+def test_launch_says_a_finding_that_has_no_hint(served: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ckpt_tools.api import launching
+    from ckpt_tools.checks.base import finding
+
+    real = launching.verify
+    warned = finding("LCH021", "look here")
+    monkeypatch.setattr(launching, "verify", lambda request: replace(real(request), findings=(warned,)))
+    assert ckpt("launch", served, "--target", TARGET).stderr == "warning[LCH021]: look here\n"
+
+
 def test_launch_of_what_is_no_draft() -> None:
     status, data = report("launch", "nowhere", "--target", TARGET)
     assert (status, data["error"]["kind"]) == (3, "input")
