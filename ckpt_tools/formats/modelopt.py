@@ -124,7 +124,7 @@ def write(request: WriteRequest) -> dict[str, Any]:
 
 
 def _double_norm(facts: DraftFacts, config: Mapping[str, Any]) -> str | None:  # noqa: ARG001
-    if facts.layer_type == "mla" or facts.extra.get("use_aux_hidden_state") is False:
+    if facts.layer_type == "mla" or sglang.LAST_HIDDEN in facts.extra:
         return None
     return (
         "Model-Optimizer 0.43 to 0.47 trains layer 0 with input_layernorm applied to the hidden state as well, before hidden_norm; "

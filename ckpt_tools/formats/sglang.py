@@ -73,6 +73,9 @@ LATER_HIDDEN_NORM = Clue(
     weight=2,
 )
 
+#: A fact beside the canonical ones: no captured layers, the head takes the target's last hidden state alone.
+LAST_HIDDEN = "last_hidden_alone"
+
 NOT_SPECULATORS = no_field("speculators_model_type", "not speculators' layout")
 
 
@@ -89,7 +92,7 @@ def read(config: Mapping[str, Any], seen: Seen, variant: Variant) -> DraftFacts:
     norm_before_fc = block.get("norm_before_fc")
     use_aux_norm = config.get("use_aux_norm")
     if block.get("use_aux_hidden_state") is False:
-        facts = replace(facts, extra={**facts.extra, "use_aux_hidden_state": False})
+        facts = replace(facts, extra={**facts.extra, LAST_HIDDEN: True})
     return overlay(
         facts,
         norm_before_fc=norm_before_fc if isinstance(norm_before_fc, bool) else None,
@@ -113,9 +116,7 @@ def write(request: WriteRequest) -> dict[str, Any]:
         "Eagle3DeepseekV2ForCausalLM" if mla else "LlamaForCausalLMEagle3",
         "kimi_k2" if mla else "llama",
     )
-    eagle_config: dict[str, Any] = {
-        "use_aux_hidden_state": request.facts.extra.get("use_aux_hidden_state", True)
-    }
+    eagle_config: dict[str, Any] = {"use_aux_hidden_state": LAST_HIDDEN not in request.facts.extra}
     if request.nested_ids is not None:
         eagle_config["eagle_aux_hidden_state_layer_ids"] = list(request.nested_ids)
     if request.top_level_ids is not None:

@@ -97,7 +97,7 @@ def write(request: WriteRequest) -> dict[str, Any]:
         config["eagle_aux_hidden_state_layer_ids"] = list(request.top_level_ids)
     if facts.num_aux not in (None, 3):
         config["num_aux_hidden_states"] = facts.num_aux
-    if facts.extra.get("use_aux_hidden_state") is False:
+    if sglang.LAST_HIDDEN in facts.extra:
         config["eagle_config"] = {"use_aux_hidden_state": False}
     if facts.attention_bias:
         config["attention_bias"] = True
