@@ -6,11 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ckpt_tools.api import demo
+from ckpt_tools.cli.root import main
 from ckpt_tools.forward._torch import torch
 from ckpt_tools.schemas import violations
 from tests.conftest import FIXTURES, ROOT
@@ -46,6 +49,20 @@ def report(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return document
 
 
+@pytest.fixture
+def inside(capsys: pytest.CaptureFixture[str]) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run a command in this process."""
+
+    def call(*args: str) -> subprocess.CompletedProcess[str]:
+        with pytest.raises(SystemExit) as end:
+            main.main(list(args), prog_name="ckpt")
+        shown = capsys.readouterr()
+        return subprocess.CompletedProcess(args, int(end.value.code or 0), shown.out, shown.err)
+
+    return call
+
+
+Inside = Callable[..., subprocess.CompletedProcess[str]]
 SMOKE = ("smoke", DRAFT, "--target", TARGET)
 
 
@@ -65,8 +82,8 @@ def test_smoke_on_the_cpu() -> None:
         (("--states", "nowhere.safetensors"), 3, "nowhere.safetensors"),
     ],
 )
-def test_smoke_failures(more: tuple[str, ...], status: int, says: str) -> None:
-    done = ckpt(*SMOKE, "--device", "cpu", *more, "--format", "json")
+def test_smoke_failures(inside: Inside, more: tuple[str, ...], status: int, says: str) -> None:
+    done = inside(*SMOKE, "--device", "cpu", *more, "--format", "json")
     assert done.returncode == status, done.stderr
     assert says in done.stderr
     assert "Traceback" not in done.stderr
@@ -99,8 +116,8 @@ def test_two_ranks_give_the_whole_heads_logits() -> None:
     assert "2 ranks differ from one by" in check["detail"]
 
 
-def test_accept() -> None:
-    done = ckpt(
+def test_accept(inside: Inside) -> None:
+    done = inside(
         "accept", "--states", STATES, "--draft", DRAFT, "--target", TARGET, "--depth", "3", "--cost-ratio", "0.1",
         "--format", "json",
     )  # fmt: skip
@@ -112,16 +129,16 @@ def test_accept() -> None:
     assert document["facts"]["speedup"].keys() == {"1", "2", "3"}
 
 
-def test_accept_draws_a_chart(tmp_path: Path) -> None:
+def test_accept_draws_a_chart(inside: Inside, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("one\n\ntwo\n", "utf-8")
     log = FIXTURES / "logs" / "sglang-0.5.12-good.log"
-    done = ckpt("accept", "--log", str(log), "--cost-ratio", "0.9", "--prompts", str(prompts))
+    done = inside("accept", "--log", str(log), "--cost-ratio", "0.9", "--prompts", str(prompts))
     assert done.returncode == 0, done.stderr
     assert "█" in done.stdout
     assert "ACC001" in done.stdout, "it doesn't pay, and that is no failure"
-    assert ckpt("accept").returncode == 2
-    assert ckpt("accept", "--states", STATES).returncode == 2
+    assert inside("accept").returncode == 2
+    assert inside("accept", "--states", STATES).returncode == 2
 
 
 def test_prove(tmp_path: Path) -> None:
@@ -161,8 +178,36 @@ def test_without_torch(tmp_path: Path) -> None:
     assert "EQV001" in {s["code"] for s in report(done)["skipped"]}
 
 
-def test_demo(tmp_path: Path) -> None:
-    done = ckpt("demo", cwd=tmp_path)
+def test_ranks_past_the_first_print_nothing(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    done = inside(*SMOKE, "--device", "cpu", "--format", "json")
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_demo_as_one_document(inside: Inside, tmp_path: Path) -> None:
+    done = inside("demo", str(tmp_path / "d"), "--format", "json")
+    assert done.returncode == 0
+    documents = json.loads(done.stdout)
+    assert list(violations("report.v1.json", documents)) == []
+    assert [(d["command"], d["verdict"]) for d in documents] == [
+        ("inspect", "pass"),
+        ("fix-keys", "pass"),
+        ("verify", "pass"),
+        ("smoke", "pass"),
+    ]
+
+
+def test_a_step_that_is_skipped(inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "steps", lambda _: [demo.Step("ckpt smoke x", None, "smoke skipped: no torch")])
+    assert "$ ckpt smoke x\nsmoke skipped: no torch" in inside("demo", str(tmp_path / "a")).stdout
+    done = inside("demo", str(tmp_path / "b"), "--format", "json")
+    assert json.loads(done.stdout) == []
+    assert "smoke skipped: no torch" in done.stderr
+
+
+def test_demo(monkeypatch: pytest.MonkeyPatch, inside: Inside, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = inside("demo")
     assert done.returncode == 0, done.stdout + done.stderr
     assert [line.split()[2] for line in done.stdout.splitlines() if line.startswith("$ ")] == [
         "inspect",
@@ -173,7 +218,7 @@ def test_demo(tmp_path: Path) -> None:
     assert "wrote a speculators draft" in done.stderr
     assert [p.name for p in tmp_path.iterdir()] == ["ckpt-demo"]
     (tmp_path / "ckpt-demo" / "mine.txt").write_text("x")
-    refused = ckpt("demo", cwd=tmp_path)
+    refused = inside("demo")
     assert refused.returncode == 2
     assert "holds other files" in refused.stderr
 

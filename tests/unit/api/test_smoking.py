@@ -355,7 +355,7 @@ def test_ranks_need_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_first_rank()
 
 
-def test_a_group_of_one_is_the_whole_head(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_of_one_is_the_whole_head(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The comparison itself, with a group that hands back what it is given."""
 
     class Same:
@@ -378,6 +378,16 @@ def test_a_group_of_one_is_the_whole_head(monkeypatch: pytest.MonkeyPatch) -> No
     assert check["ok"] and check["value"] < 1e-4
     monkeypatch.setattr(Same, "all_reduce", lambda _, x: 2 * x)
     assert codes(run(tp=2)) == ["VAL031"]
+
+    def outside(tensors: Tensors, config: Config) -> None:
+        tensors["d2t"] += torch.arange(160)
+
+    assert codes(run(draft(tmp_path / "d", outside), tp=2)) == ["VAL023"]
+
+    def poison(tensors: Tensors, config: Config) -> None:
+        tensors["norm.weight"][0] = float("nan")
+
+    assert "VAL031" not in codes(run(draft(tmp_path / "d", poison), tp=2))
 
 
 def test_the_demo_pair_is_the_fixture(tmp_path: Path) -> None:
