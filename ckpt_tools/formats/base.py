@@ -50,8 +50,17 @@ class Seen:
                 found.add(name[: at + 1])
         return frozenset(found)
 
+    @cached_property
+    def _verdicts(self) -> dict[str, bool]:
+        return {}
+
     def holds(self, pattern: str) -> bool:
-        """Whether a tensor fits the pattern; a target's 100,000 names are walked only when one can."""
+        """Whether a tensor fits the pattern; a target's 100,000 names are walked only when one can, and once."""
+        if pattern not in self._verdicts:
+            self._verdicts[pattern] = self._holds(pattern)
+        return self._verdicts[pattern]
+
+    def _holds(self, pattern: str) -> bool:
         literal = literal_part(pattern)
         if literal == pattern:
             return pattern in self.tensors
@@ -186,17 +195,16 @@ def any_of(says: str, *clues: Clue, weight: int = 1) -> Clue:
     return Clue("any", " | ".join(c.key for c in clues), says, weight=weight, parts=clues)
 
 
-def width_is(pattern: str, factor: int, of: str, says: str) -> Clue:
-    """The input width of a matrix is ``factor`` times a dimension of another tensor (its last)."""
+def width_is(name: str, factor: int, of: str, says: str) -> Clue:
+    """The input width of a matrix is ``factor`` times a dimension of another tensor (its last); both by their names."""
 
     def holds(seen: Seen) -> bool:
-        first = next((t for n, t in seen.tensors.items() if fits(pattern, n)), None)
-        second = next((t for n, t in seen.tensors.items() if fits(of, n)), None)
+        first, second = seen.tensors.get(name), seen.tensors.get(of)
         if first is None or second is None or not first.shape or not second.shape:
             return False
         return first.shape[-1] == factor * second.shape[-1]
 
-    return Clue("tensor", pattern, says, holds)
+    return Clue("tensor", name, says, holds)
 
 
 @dataclass(frozen=True)

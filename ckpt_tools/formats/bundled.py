@@ -94,7 +94,7 @@ def mtp_inside(seen: Seen) -> tuple[str, ...]:  # noqa: ARG001
 
 def nextn_inside(seen: Seen) -> tuple[str, ...]:
     """Patterns of the layers that have an ``eh_proj``, which the target's own layers have not."""
-    found = [n for n in seen.tensors if any(fits(p, n) for p in _EH)]
+    found = [n for n in seen.tensors if n.endswith(".eh_proj.weight") and any(fits(p, n) for p in _EH)]
     return tuple(sorted({n.rsplit(".", 2)[0] + ".**" for n in found}))
 
 

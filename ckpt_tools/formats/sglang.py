@@ -130,14 +130,21 @@ def write(request: WriteRequest) -> dict[str, Any]:
 
 
 def _write_eagle(request: WriteRequest) -> dict[str, Any]:
-    """EAGLE-1: ``bias`` would give the layers biases that nothing fills, and fc's loads whatever it says (both run)."""
-    biased = "layers.0.self_attn.q_proj.bias" in request.tensors
+    """EAGLE-1: ``bias`` would give the layers biases that nothing fills, and fc's loads whatever it says (both run).
+
+    Biases on q, k and v alone are Qwen2's; the Llama class takes them on all four projections
+    (sglang 0.5.23 srt/models/qwen2_eagle.py, llama.py:339).
+    """
+    qkv, out = (f"layers.0.self_attn.{p}_proj.bias" in request.tensors for p in "qo")
+    qwen2 = qkv and not out
     config = flat_config(
         request,
-        "Qwen2ForCausalLMEagle" if biased else "LlamaForCausalLMEagle",
-        "qwen2" if biased else "llama",
+        "Qwen2ForCausalLMEagle" if qwen2 else "LlamaForCausalLMEagle",
+        "qwen2" if qwen2 else "llama",
     )
-    return {k: v for k, v in config.items() if k not in ("bias", "draft_vocab_size")}
+    if request.facts.attention_bias:
+        config["attention_bias"] = True
+    return {k: config[k] for k in sorted(config) if k not in ("bias", "draft_vocab_size")}
 
 
 def _write_dflash(request: WriteRequest) -> dict[str, Any]:

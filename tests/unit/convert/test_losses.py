@@ -393,3 +393,93 @@ def test_every_repair_says_what_it_does_and_costs() -> None:
         assert repair.name == name
         assert len(repair.help) > 20
         assert repair.error
+
+
+def test_hass_norms_have_no_engine(tmp_path: Path) -> None:
+    def normed(tensors: Any) -> Any:
+        return {**tensors, "embedding_layernorm.weight": torch.ones(64, dtype=torch.bfloat16)}
+
+    source = edited(tmp_path, "speculators/eagle_tiny", tensors=normed)
+    for to in ("sglang", "vllm"):
+        assert codes(fix_keys(Request(str(source), str(tmp_path / to), to=to))) == ["NRM011"]
+    gone = fix_keys(Request(str(source), str(tmp_path / "sp"), to="speculators"))
+    assert codes(gone) == ["PAR001"]
+    assert "removed EAGLE-1 in 0.7" in gone.findings[-1].message or any(
+        "0.7" in f.message for f in gone.findings
+    )
+
+
+def test_eagle_with_attention_biases_is_qwen2_s_class_on_sglang(tmp_path: Path) -> None:
+    def biased(tensors: Any) -> Any:
+        rows = {"q": 128, "k": 64, "v": 64}
+        extra = {
+            f"layers.0.self_attn.{p}_proj.bias": torch.ones(n, dtype=torch.bfloat16) for p, n in rows.items()
+        }
+        return {**tensors, **extra}
+
+    source = edited(tmp_path, "tiny/eagle1-vllm", tensors=biased, attention_bias=True)
+    assert fix_keys(Request(str(source), str(tmp_path / "s"), to="sglang")).verdict == "pass"
+    assert config_of(tmp_path / "s")["architectures"] == ["Qwen2ForCausalLMEagle"]
+    assert config_of(tmp_path / "s")["attention_bias"] is True
+    assert fix_keys(Request(str(source), str(tmp_path / "v"), to="vllm")).verdict == "pass"
+    assert config_of(tmp_path / "v")["attention_bias"] is True
+
+
+def test_a_silent_dspark_export_is_stated_as_its_readers_take_it(tmp_path: Path) -> None:
+    old = edited(tmp_path, "speculators/dspark_tiny", drop=("sample_from_anchor",))
+    report = fix_keys(Request(str(old), str(tmp_path / "old"), to="vllm"))
+    assert "CFG016" in codes(report, "info")
+    assert config_of(tmp_path / "old")["sample_from_anchor"] is False
+    plain = edited(tmp_path / "p", "sglang/dspark_tiny", drop=("sample_from_anchor",))
+    fix_keys(Request(str(plain), str(tmp_path / "new"), to="vllm"))
+    assert config_of(tmp_path / "new")["sample_from_anchor"] is True
+    refused = edited(tmp_path / "r", "sglang/dspark_tiny", sample_from_anchor=False)
+    assert codes(fix_keys(Request(str(refused), str(tmp_path / "sf"), to="specforge"))) == ["PAR013"]
+
+
+def test_a_softcap_has_no_field_in_speculators(tmp_path: Path) -> None:
+    source = edited(tmp_path, "z-lab/dflash2_tiny")
+    config = config_of(source)
+    config["dflash_config"]["final_logit_softcapping"] = 30.0
+    (source / "config.json").write_text(json.dumps(config))
+    assert codes(fix_keys(Request(str(source), str(tmp_path / "s"), to="speculators", target=TARGET))) == [
+        "PAR012"
+    ]
+    assert fix_keys(Request(str(source), str(tmp_path / "v"), to="vllm")).verdict == "pass"
+    assert config_of(tmp_path / "v")["dflash_config"]["final_logit_softcapping"] == 30.0
+
+
+def test_heads_that_the_config_leaves_out_come_from_the_tensors(tmp_path: Path) -> None:
+    source = edited(tmp_path, "specforge/eagle3_tiny", drop=("head_dim", "num_key_value_heads"))
+    assert fix_keys(Request(str(source), str(tmp_path / "out"))).verdict == "pass"
+    config = config_of(tmp_path / "out")
+    assert (config["head_dim"], config["num_key_value_heads"]) == (16, 2)
+
+
+def test_captured_layers_must_be_stated_for_dflash(tmp_path: Path) -> None:
+    source = edited(tmp_path, "z-lab/dflash_tiny", dflash_config={"mask_token_id": 255})
+    assert codes(fix_keys(Request(str(source), str(tmp_path / "out"), to="vllm"))) == ["PAR006"]
+
+
+def test_an_embedding_that_a_format_has_no_room_for_has_to_be_the_target_s(tmp_path: Path) -> None:
+    theirs = load_file(Path(TARGET) / "model.safetensors")["model.embed_tokens.weight"]
+    for name, tensor, expected in (("same", theirs.clone(), []), ("other", theirs + 1, ["HED003"])):
+        source = edited(
+            tmp_path / name,
+            "speculators/eagle3_tiny",
+            tensors=lambda t, e=tensor: {**t, "embed_tokens.weight": e},
+        )
+        report = fix_keys(Request(str(source), str(tmp_path / name / "out"), to="modelopt", target=TARGET))
+        assert codes(report) == expected
+    trained = edited(tmp_path / "t", "speculators/eagle3_tiny", embed_requires_grad=True)
+    assert codes(fix_keys(Request(str(trained), str(tmp_path / "t" / "out"), to="modelopt"))) == ["HED003"]
+
+
+def test_a_count_of_no_next_token_layers_becomes_theirs() -> None:
+    from ckpt_tools.convert.stitch import stitched_config
+
+    assert stitched_config({"num_nextn_predict_layers": 0, "a": 1}, 1) == {
+        "num_nextn_predict_layers": 1,
+        "a": 1,
+    }
+    assert stitched_config({"a": 1}, 1) == {"a": 1}

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from ckpt_tools.api.converting import Request, fix_keys, writable_formats
 from ckpt_tools.container.open import open_checkpoint
 from ckpt_tools.formats import detect, formats, read_draft
-from ckpt_tools.model import Checkpoint
+from ckpt_tools.model import Checkpoint, TensorInfo
 from tests.conftest import FIXTURES
 
 pytest.importorskip("torch", reason="torch is absent: some samples are pickles")
@@ -128,3 +129,43 @@ def test_a_wrong_class_name_doesn_t_outweigh_the_tensors() -> None:
 
 def test_a_target_is_no_draft_of_its_engines() -> None:
     assert read_draft(open_checkpoint(FIXTURES / "models" / "llama_tiny")) is None
+
+
+def _checkpoint(shapes: dict[str, tuple[int, ...]], **config: Any) -> Checkpoint:
+    tensors = {n: TensorInfo(n, "BF16", s, "model.safetensors", 0, 0) for n, s in shapes.items()}
+    return Checkpoint("x", "x", config or None, "", tensors, ())
+
+
+def test_dflare_is_recognised_and_no_format_writes_it(tmp_path: Path) -> None:
+    shapes = {
+        "layer_fusion_weights": (2, 8),
+        "layers.0.self_attn.k_proj_target.weight": (32, 64),
+        "norm.weight": (64,),
+    }
+    draft = read_draft(_checkpoint(shapes, architectures=["QwenDFlareDraftModel"], model_type="qwen3"))
+    assert draft is not None
+    assert (draft.format, draft.algorithm) == ("angelslim", "dflare")
+    medusa = str(FIXTURES / "formats" / "modelopt" / "medusa_tiny")
+    for to in writable_formats():
+        report = fix_keys(Request(medusa, str(tmp_path / to), to=to))
+        assert [f.code for f in report.findings if f.severity.value == "error"] == ["PAR001"]
+
+
+def test_vllm_s_own_form_is_unwrapped() -> None:
+    inner = {
+        "architectures": ["Eagle3LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 64,
+        "draft_vocab_size": 96,
+    }
+    draft = read_draft(_checkpoint({}, model_type="eagle", method="eagle3", model=inner))
+    assert draft is None or draft.facts.hidden_size == 64
+    eagle = read_draft(
+        _checkpoint(
+            {"fc.weight": (64, 128), "layers.0.mlp.up_proj.weight": (96, 64)},
+            model_type="eagle",
+            model={"hidden_size": 64},
+        )
+    )
+    assert eagle is not None
+    assert (eagle.format, eagle.algorithm, eagle.facts.hidden_size) == ("vllm", "eagle", 64)
