@@ -239,6 +239,17 @@ _ROWS += (
         ("docs/guide.md",),
     ),
     Code(
+        "LOG005",
+        "server-not-ready",
+        _E,
+        "The log ends before the server is ready",
+        "(watch) the log says ready, and the port or the health endpoint agree where they can be asked.",
+        "A script that goes on now talks to nobody.",
+        "not ready: loading, weights of the target at 42 %",
+        "`ckpt watch --follow` waits for it.",
+        ("docs/guide.md",),
+    ),
+    Code(
         "CFG014",
         "fact-not-carried",
         _E,
@@ -303,6 +314,20 @@ _ROWS += (
         "2 draft layers; this format's head has one",
         "Keep the draft in SGLang's, vLLM's, speculators' or Model-Optimizer's format.",
         ("EAGLE cb7e0841 eagle/model/cnets.py", "SpecForge a6b6b023 llama3_eagle.py"),
+    ),
+    Code(
+        "LAY009",
+        "window-counted-from-the-slot",
+        _W,
+        "Engines count a DFlash window from each slot, speculators' training from the anchor",
+        "(fix-keys) a speculators DFlash draft with a sliding window goes to a format that speculators doesn't read.",
+        "Slot k of a block sees k tokens less of the far end of its window than in training: little for a window of 2048, much for a tiny one.",
+        "training counted the sliding window of 2048 from the anchor, for every slot of the block alike",
+        "Nothing in the files can say it; judge by acceptance.",
+        (
+            "speculators 0.9.0 models/dflash/attention.py",
+            "sglang 0.5.23 srt/speculative/dflash_utils.py:400-417",
+        ),
     ),
     Code(
         "CAP015",

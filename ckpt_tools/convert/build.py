@@ -97,7 +97,7 @@ def plan_conversion(
     for f in (
         *hazards.limits(draft, facts, to),
         *written.findings,
-        *hazards.window(facts, draft.algorithm, to),
+        *hazards.window(draft, to),
         *ids.first_releases(facts, draft.algorithm, to, written),
         *hazards.embedding(draft, target, to, variant, readers),
         *hazards.verifier(given, target),

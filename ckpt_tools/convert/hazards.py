@@ -108,17 +108,28 @@ def no_home(draft: Draft, to: Format) -> Finding:
     )
 
 
-def window(facts: DraftFacts, algorithm: str, to: Format) -> Iterator[Finding]:
-    """A window that SGLang's EAGLE-3 takes from a flag."""
-    if to.engine != "sglang" or to.name == "dual" or algorithm in FAMILY or facts.sliding_window is None:
+def window(draft: Draft, to: Format) -> Iterator[Finding]:
+    """A window that SGLang's EAGLE-3 takes from a flag, or that engines count otherwise than training did."""
+    facts, algorithm = draft.facts, draft.algorithm
+    if facts.sliding_window is None:
         return
-    yield finding(
-        "LAY001",
-        f"the draft was trained with a sliding window of {facts.sliding_window}; SGLang doesn't read it from the "
-        "config, so the field is dropped and the server must get the flag instead",
-        pointer="/sliding_window",
-        hint=f"serve with {' '.join(ids.launch_flags(facts, algorithm, to))} (SGLang 0.5.12 and later)",
-    )
+    if algorithm in FAMILY:
+        if draft.format == "speculators" and to.name != "speculators":
+            yield finding(
+                "LAY009",
+                f"training counted the sliding window of {facts.sliding_window} from the anchor, for every slot of the block alike; "
+                f"engines count it from each slot, so slot k sees k tokens less of the far end (at most {(facts.block_size or 1) - 1} "
+                f"of {facts.sliding_window})",
+                pointer="/transformer_layer_config/sliding_window",
+            )
+    elif to.engine == "sglang" and to.name != "dual":
+        yield finding(
+            "LAY001",
+            f"the draft was trained with a sliding window of {facts.sliding_window}; SGLang doesn't read it from the "
+            "config, so the field is dropped and the server must get the flag instead",
+            pointer="/sliding_window",
+            hint=f"serve with {' '.join(ids.launch_flags(facts, algorithm, to))} (SGLang 0.5.12 and later)",
+        )
 
 
 def embedding(
@@ -128,7 +139,11 @@ def embedding(
     native = draft.tensors.get("embed_tokens.weight")
     facts = draft.facts
     left = any(pattern == "embed_tokens.weight" for pattern, _ in variant.omits)
-    if not (left or to.engine == "sglang") or native is None or facts.target_hidden_size not in (None, facts.hidden_size):
+    if (
+        not (left or to.engine == "sglang")
+        or native is None
+        or facts.target_hidden_size not in (None, facts.hidden_size)
+    ):
         return
     if facts.embed_requires_grad or draft.algorithm in FAMILY:
         return  # the format's own limit says so; the family's embedding is dropped, which is said

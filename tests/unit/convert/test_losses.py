@@ -338,6 +338,18 @@ def test_windows_of_dflash_in_three_spellings(tmp_path: Path) -> None:
     assert config_of(tmp_path / "yes")["is_causal"] is True
 
 
+def test_a_window_counted_from_the_anchor_is_said_where_engines_count_from_the_slot(tmp_path: Path) -> None:
+    source = FORMATS / "speculators" / "dflash_tiny"
+    report = fix_keys(Request(str(source), str(tmp_path / "z"), to="z-lab"))
+    (found,) = [f for f in report.findings if f.code == "LAY009"]
+    assert "at most 3 of 8" in found.message
+    assert "LAY009" not in codes(
+        fix_keys(Request(str(source), str(tmp_path / "s"), to="speculators")), "warning"
+    )
+    full = FORMATS / "z-lab" / "dflash_tiny"
+    assert "LAY009" not in codes(fix_keys(Request(str(full), str(tmp_path / "f"), to="sglang")), "warning")
+
+
 def test_full_attention_is_written_so_that_vllm_keeps_it_bidirectional(tmp_path: Path) -> None:
     source = FORMATS / "z-lab" / "dflash_tiny"
     fix_keys(Request(str(source), str(tmp_path / "out"), to="speculators", target=TARGET))
