@@ -166,7 +166,7 @@ def prove(
         target: Lends its matrices.
 
     Raises:
-        Unavailable: torch is missing.
+        Unavailable: torch is missing, or no reference head computes such a draft.
         UsageError: A framework without reference semantics.
     """
     from ckpt_tools.api import sides
@@ -211,20 +211,29 @@ def _sides(
 ) -> tuple[Side, Side]:
     from ckpt_tools.api import sides
 
-    spec = sides.spec_of(source.opened, source.draft, trained)
-    known = sides.spec_of(result.opened, result.draft, served)
-    gone = sides.unfilled(result.draft, known, load)
-    theirs = sides.spec_of(result.opened, result.draft, served, without=gone) if gone else known
+    before = sides.as_read_by(source.draft, source.opened, trained)
+    after = sides.as_read_by(result.draft, result.opened, served)
+    spec = sides.spec_of(source.opened, before, trained)
+    known = sides.spec_of(result.opened, after, served)
+    gone = sides.unfilled(after, known, load)
+    theirs = sides.spec_of(result.opened, after, served, without=gone) if gone else known
     lender = _lender(target) if sides.needs_target(spec) or sides.needs_target(theirs) else None
-    captured = source.draft.facts.capture_layers
-    left = sides.side_of(source.opened, source.draft, spec, _parts(spec, lender, None), dtype="float32")
+    # a side that doesn't state its captured layers takes the other's: what it doesn't say isn't changed
+    left = sides.side_of(
+        source.opened,
+        before,
+        spec,
+        _parts(spec, lender, None),
+        capture_layers=after.facts.capture_layers,
+        dtype="float32",
+    )
     table = left.tensors.get("embed_tokens.weight")
     right = sides.side_of(
         result.opened,
-        result.draft,
+        after,
         theirs,
         _parts(theirs, lender, table),
-        capture_layers=captured,
+        capture_layers=before.facts.capture_layers,
         dtype="float32",
         without=gone,
     )

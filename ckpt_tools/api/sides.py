@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ckpt_tools import targets
@@ -84,6 +85,17 @@ def _lender(opened: Opened, where: str, target: Target) -> Lender:
 def needs_target(spec: HeadSpec) -> bool:
     """Whether a head borrows anything."""
     return "target" in (spec.embedding, spec.head)
+
+
+def as_read_by(draft: Draft, opened: Opened, semantics: Semantics) -> Draft:
+    """The draft with the upper layers' norms under the name that a framework looks for, where the files hold both."""
+    names = dict(draft.tensors)
+    for canonical, name in draft.tensors.items():
+        if re.fullmatch(r"layers\.[1-9]\d*\.input_layernorm\.weight", canonical):
+            other = re.sub(r"[^.]+(?=\.weight$)", semantics.upper_norm, name)
+            if other in opened.checkpoint.tensors:
+                names[canonical] = other
+    return replace(draft, tensors=names)
 
 
 def spec_of(opened: Opened, draft: Draft, semantics: Semantics, *, without: tuple[str, ...] = ()) -> HeadSpec:
@@ -168,9 +180,10 @@ def ready(
     """The draft's head with what it borrows of ``target``, or why it can't be run (VAL020).
 
     Raises:
-        Unavailable: The target's files are on the Hub, and it can't be asked.
+        Unavailable: The target's files are on the Hub, and it can't be asked; or no reference head computes such a draft.
         InputError: The target lacks what the head needs of it.
     """
+    draft = as_read_by(draft, opened, semantics)
     try:
         spec = spec_of(opened, draft, semantics)
     except InputError as error:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from ckpt_tools.errors import InputError
+from ckpt_tools.errors import InputError, Unavailable
 from ckpt_tools.model import Rope
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _attention(
         head_dim = q_rows // _fact(facts.num_attention_heads, "head_dim or num_attention_heads")
     gated = 2 if _columns(shapes, attn + "o_proj.weight") * 2 == q_rows else 1
     if gated == 2:
-        raise InputError(
+        raise Unavailable(
             "a gated attention (q_proj twice as tall as o_proj is wide) has no reference head",
             hint="ckpt verify checks such a draft's names and shapes",
         )
@@ -214,11 +214,12 @@ def resolve(draft: Draft, shapes: Mapping[str, tuple[int, ...]], semantics: Sema
         semantics: The framework that runs it.
 
     Raises:
-        InputError: An algorithm without a reference head, or a size that neither tensors nor facts give.
+        InputError: A size that neither tensors nor facts give.
+        Unavailable: An algorithm or an attention without a reference head.
     """
     facts, algorithm = draft.facts, draft.algorithm
     if algorithm not in KNOWN_ALGORITHMS:
-        raise InputError(
+        raise Unavailable(
             f"algorithm {algorithm!r} has no reference head",
             hint=f"heads exist for {', '.join(sorted(KNOWN_ALGORITHMS))}",
         )

@@ -15,6 +15,7 @@ import pytest
 
 from ckpt_tools.api.converting import Request, fix_keys
 from ckpt_tools.api.proving import Known, Verdict, combined, engines_of, lost, prove
+from ckpt_tools.api.smoking import SmokeRequest, smoke
 from ckpt_tools.api.subjects import find_target, open_draft
 from ckpt_tools.api.verifying import VerifyRequest, verify
 from ckpt_tools.errors import InputError, Unavailable, UsageError
@@ -233,6 +234,52 @@ def test_layer_norm_names(tmp_path: Path) -> None:
 
     report = against(variant(tmp_path / "o", tmp_path / "m", rename), source)
     assert any("layer norm names" in m for m in messages(report, "EQV001"))
+
+
+def test_one_folder_with_both_names(tmp_path: Path) -> None:
+    source = draft(tmp_path / "d", two_layers)
+    report = convert(tmp_path / "o", source, to="dual", prove=True)
+    assert report.verdict == "pass", messages(report, "EQV001")
+    assert [u.split("==")[0] for u in report.facts["proof"]["under"]] == ["sglang", "vllm"]
+
+    def other(tensors: Tensors, config: Config) -> None:
+        tensors["layers.1.input_layernorm.weight"] *= 2  # the copy that vLLM reads
+
+    made = variant(tmp_path / "o", tmp_path / "m", other)
+    found = [f.engine for f in against(made, source, "sglang", "vllm").findings if f.code == "EQV001"]
+    assert [str(engine).split("==")[0] for engine in found] == ["vllm"]
+
+
+def test_captured_layers_that_the_source_doesnt_state(tmp_path: Path) -> None:
+    """A converter fills in documented defaults: what the source didn't say isn't changed by that."""
+
+    def unstated(tensors: Tensors, config: Config) -> None:
+        del config["eagle_aux_hidden_state_layer_ids"]
+
+    silent, stated = known(draft(tmp_path / "d", unstated)), known(DRAFT)
+    assert silent.draft.facts.capture_layers is None
+    for a, b in ((silent, stated), (stated, silent)):
+        verdict = prove(a, b, framework="speculators")
+        assert verdict.facts is not None and verdict.facts["proven"]
+
+
+def test_a_head_without_reference(tmp_path: Path) -> None:
+    """That ckpt can't compute a head is no fault of the draft: unavailable, or skipped beside other checks."""
+
+    def gated(tensors: Tensors, config: Config) -> None:
+        whole = tensors["layers.0.self_attn.q_proj.weight"]
+        tensors["layers.0.self_attn.q_proj.weight"] = torch.cat((whole, whole))
+
+    path = draft(tmp_path / "d", gated)
+    with pytest.raises(Unavailable, match="has no reference head"):
+        smoke(SmokeRequest(path, TARGET, device="cpu"))
+    with pytest.raises(Unavailable, match="has no reference head"):
+        convert(tmp_path / "o", path, to="speculators", prove=True)
+    assert [p.name for p in tmp_path.iterdir()] == ["d"]
+    report = against(path, path, "vllm")
+    assert codes(report) == []
+    (reason,) = [s.reason for s in report.skipped if s.code == "EQV001"]
+    assert "has no reference head" in reason
 
 
 def test_every_engine_is_asked_and_the_worst_is_shown(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpt_tools.errors import InputError, UsageError
+from ckpt_tools.errors import InputError, Unavailable, UsageError
 from ckpt_tools.forward import semantics
 from ckpt_tools.forward._torch import torch
 from ckpt_tools.forward.heads import BlockHead, EagleHead, PEagleHead, build
@@ -196,7 +196,6 @@ Q_PROJ, O_PROJ = "layers.0.self_attn.q_proj.weight", "layers.0.self_attn.o_proj.
     [
         ({n: s for n, s in shapes().items() if n != Q_PROJ}, {}, "q_proj"),
         ({n: s for n, s in shapes().items() if n != O_PROJ}, {}, "o_proj"),
-        ({**shapes(), O_PROJ: (H, 16)}, {}, "gated"),
         (shapes(), {"rms_norm_eps": None}, "rms_norm_eps"),
         (shapes(), {"head_dim": None, "num_attention_heads": None}, "head_dim"),
         (shapes(), {"head_dim": 5}, "multiple of head_dim"),
@@ -211,8 +210,10 @@ def test_a_head_that_cant_be_decided(
 
 
 def test_an_algorithm_without_a_head() -> None:
-    with pytest.raises(InputError, match="medusa"):
+    with pytest.raises(Unavailable, match="medusa"):
         spec_of("medusa")
+    with pytest.raises(Unavailable, match="gated"):
+        resolve(draft(), {**shapes(), O_PROJ: (H, 16)}, semantics.speculators)
 
 
 def test_head_dim_from_the_heads() -> None:
