@@ -454,6 +454,17 @@ _ROWS += (
         ("vllm 0.32.0 model_executor/models/qwen3_dspark.py (run)",),
     ),
     Code(
+        "PAR015",
+        "head-not-exported",
+        _E,
+        "A training checkpoint that has to be exported first",
+        "(fix-keys) the draft isn't a Model-Optimizer training checkpoint (eagle_module.* or dflash_module.* inside its target).",
+        "Export renames tensors, copies the head and fills the config; nothing reads the checkpoint before.",
+        "a training checkpoint of Model-Optimizer: the head lies inside its target, under names that no engine reads",
+        "Export it with Model-Optimizer's own exporter, then convert the export.",
+        ("Model-Optimizer 0.47.0 modelopt/torch/export/plugins/hf_spec_export.py",),
+    ),
+    Code(
         "ROP006",
         "rope-inexpressible",
         _E,

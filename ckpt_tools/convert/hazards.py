@@ -94,6 +94,12 @@ def other_target(draft: Draft, target: Target | None) -> Iterator[Finding]:
 
 def no_home(draft: Draft, to: Format) -> Finding:
     """The format has no way of writing this draft."""
+    if draft.algorithm == "unexported":
+        return finding(
+            "PAR015",
+            "a training checkpoint of Model-Optimizer: the head lies inside its target, under names that no engine reads",
+            hint="export it with Model-Optimizer's own exporter (modelopt.torch.export), then convert the export",
+        )
     code = (
         "LAY004" if any(v.algorithm == draft.algorithm and not v.read_only for v in to.variants) else "PAR001"
     )

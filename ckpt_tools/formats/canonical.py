@@ -201,6 +201,7 @@ ALGORITHMS: Mapping[str, tuple[Slot, ...]] = {
     "mtp": MTP,
     "medusa": _ANYTHING,
     "dflare": _ANYTHING,
+    "unexported": _ANYTHING,
 }
 
 

@@ -18,6 +18,7 @@ from ckpt_tools.formats.base import (
     architecture_is,
     architecture_not,
     has_field,
+    has_file,
     has_tensor,
     no_field,
     no_tensor,
@@ -139,6 +140,11 @@ def _residual(facts: DraftFacts, config: Mapping[str, Any]) -> str | None:  # no
         "norm_before_residual is true, as Model-Optimizer's convert_to_vllm_ckpt writes it, although its module keeps the raw state as "
         "the residual"
     )
+
+
+def _inside(seen: Seen) -> tuple[str, ...]:  # noqa: ARG001
+    """Patterns of a head's tensors in a training checkpoint."""
+    return ("eagle_module.**", "dflash_module.**")
 
 
 CAUTIONS = (
@@ -288,6 +294,22 @@ FORMAT = Format(
             ),
             names=dflash.names("dspark", *dflash.FLAT_HEADS),
             drops=DROPS,
+            read_only=True,
+        ),
+        Variant(
+            algorithm="unexported",
+            must=(
+                any_of(
+                    "a head inside its target: a training checkpoint",
+                    has_tensor("eagle_module.**", ""),
+                    has_tensor("dflash_module.**", ""),
+                    weight=6,
+                ),
+                Clue("any", "tensors", "weights to look at", lambda seen: bool(seen.tensors), weight=0),
+            ),
+            hints=(has_file("modelopt_state.pth", "modelopt_state.pth beside the weights", 2),),
+            names=NameMap((Row("**", "**"),), vocabulary("unexported")),
+            inside=_inside,
             read_only=True,
         ),
         Variant(

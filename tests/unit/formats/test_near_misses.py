@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from ckpt_tools.api.converting import Request, fix_keys, writable_formats
 from ckpt_tools.container.open import open_checkpoint
@@ -43,7 +46,12 @@ def test_every_format_that_recognises_has_a_sample_for_each_algorithm_it_recogni
     seen = {(d.format, d.algorithm) for p in ALL if (d := read_draft(open_checkpoint(p))) is not None}
     recognised = {(f.name, v.algorithm) for f in formats().values() for v in f.variants if v.must}
     # Layouts that another format's sample stands for: the tensors and fields are the same.
-    shared = {("specforge", "dflash"), ("vllm", "dflash2"), ("angelslim", "dflare")}
+    shared = {
+        ("specforge", "dflash"),
+        ("vllm", "dflash2"),
+        ("angelslim", "dflare"),
+        ("modelopt", "unexported"),
+    }
     assert recognised - seen == shared
 
 
@@ -169,3 +177,21 @@ def test_vllm_s_own_form_is_unwrapped() -> None:
     )
     assert eagle is not None
     assert (eagle.format, eagle.algorithm, eagle.facts.hidden_size) == ("vllm", "eagle", 64)
+
+
+def test_a_training_checkpoint_of_model_optimizer_has_to_be_exported(tmp_path: Path) -> None:
+    names = ("model.layers.0.mlp.up_proj.weight", "model.embed_tokens.weight", "eagle_module.fc.weight")
+    save_file(
+        {n: np.ones((2, 2), dtype=np.float32) for n in names},
+        tmp_path / "model.safetensors",
+        {"format": "pt"},
+    )
+    (tmp_path / "config.json").write_text(
+        json.dumps({"architectures": ["LlamaForCausalLM"], "model_type": "llama"})
+    )
+    draft = read_draft(open_checkpoint(tmp_path))
+    assert draft is not None
+    assert (draft.format, draft.algorithm) == ("modelopt", "unexported")
+    assert list(draft.tensors) == ["eagle_module.fc.weight"]
+    report = fix_keys(Request(str(tmp_path), str(tmp_path / "out"), to="vllm"))
+    assert [f.code for f in report.findings if f.severity.value == "error"] == ["PAR015"]
