@@ -253,8 +253,7 @@ def _prove(
         before, after = Known(opened, draft), Known(result, read)
         verdicts = []
         for name in engines_of(request.to):
-            served = formats()[request.to].engine is not None and name in engines()
-            engine = resolve(name, "--to") if served else None
+            engine = resolve(name, "--to") if name is not None and name in engines() else None
             load = load_map_of(engine, result.checkpoint, target, read) if engine is not None else None
             verdicts.append(prove(before, after, framework=name, engine=engine, load=load, target=target))
     return combined(verdicts), tuple(f for v in verdicts for f in v.findings)

@@ -125,13 +125,16 @@ def _facts_that_differ(source: Draft, result: Draft) -> Iterator[Finding]:
         )
 
 
-def engines_of(to: str) -> tuple[str, ...]:
-    """The frameworks that a format's folders are for; a folder for two engines is proven under both."""
+def engines_of(to: str) -> tuple[str | None, ...]:
+    """The frameworks that a format's folders are for; a folder for two engines is proven under both.
+
+    ``None`` stands for a training framework's own computation.
+    """
     if to == "dual":
         return ("sglang", "vllm")
     if to == "speculators":
         return ("speculators",)
-    return (formats()[to].engine or "sglang",)
+    return (formats()[to].engine,)
 
 
 def combined(verdicts: Sequence[Verdict]) -> dict[str, Any] | None:
@@ -147,7 +150,7 @@ def prove(
     source: Known,
     result: Known,
     *,
-    framework: str,
+    framework: str | None,
     version: str | None = None,
     engine: Engine | None = None,
     load: LoadMap | None = None,
@@ -160,7 +163,7 @@ def prove(
 
     Args:
         source, result: The drafts.
-        framework, version: Whose semantics serve the result.
+        framework, version: Whose semantics serve the result; no framework is the one that the result's format is of.
         engine: Named in findings.
         load: The engine's load map of the result: what it leaves unused isn't there.
         target: Lends its matrices.
@@ -175,7 +178,8 @@ def prove(
     from ckpt_tools.forward.equivalence import prove as compare
     from ckpt_tools.forward.semantics import find
 
-    trained, served = find(sides.framework_of(source.draft)), find(framework, version)
+    trained = sides.semantics_as_trained(source.draft)
+    served = sides.semantics_as_trained(result.draft) if framework is None else find(framework, version)
     try:
         left, right = _sides(source, result, trained, served, load, target)
     except InputError as error:

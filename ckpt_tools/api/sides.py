@@ -10,6 +10,7 @@ from ckpt_tools import targets
 from ckpt_tools.api.subjects import Opened, open_draft, target_checkpoint
 from ckpt_tools.checks.base import finding
 from ckpt_tools.errors import InputError, Unavailable
+from ckpt_tools.formats import formats
 from ckpt_tools.forward import devices
 from ckpt_tools.forward.borrow import Reader, borrow, stand_in
 from ckpt_tools.forward.equivalence import Side
@@ -17,6 +18,7 @@ from ckpt_tools.forward.fit import check_captured, check_fit
 from ckpt_tools.forward.heads import build
 from ckpt_tools.forward.loading import load_tensors, shapes_of
 from ckpt_tools.forward.parts import NOTHING
+from ckpt_tools.forward.semantics import ALL_TYPES, find
 from ckpt_tools.forward.spec import resolve
 
 if TYPE_CHECKING:
@@ -40,6 +42,26 @@ class Lender:
 def framework_of(draft: Draft) -> str:
     """The framework whose semantics a draft was trained under."""
     return next((name for start, name in FRAMEWORKS.items() if draft.format.startswith(start)), "sglang")
+
+
+def semantics_as_trained(draft: Draft) -> Semantics:
+    """What the framework that wrote a draft computes with it.
+
+    A format that no engine serves under its own name is of a training framework: that one reads every tensor that it wrote,
+    the upper layers' norm under whatever name it has, and biases.
+    """
+    semantics = find(framework_of(draft))
+    form = formats().get(draft.format)
+    if form is None or form.engine is not None:
+        return semantics
+    norm = draft.tensors.get("layers.1.input_layernorm.weight", "")
+    return replace(
+        semantics,
+        upper_norm="hidden_norm" if norm.endswith("hidden_norm.weight") else "input_layernorm",
+        qkv_bias=ALL_TYPES,
+        o_bias=ALL_TYPES,
+        mlp_bias=ALL_TYPES,
+    )
 
 
 def open_target(target: Target, *, offline: bool = False) -> Lender:
