@@ -13,11 +13,11 @@ from ckpt_tools.engines import load_map, resolve
 from ckpt_tools.formats import read_draft
 from ckpt_tools.model import Checkpoint, FileInfo, Finding, Skipped, Target, TensorInfo
 
-H, I, A, K, D, V, W = 64, 128, 4, 2, 16, 256, 96
+H, F, A, K, D, V, W = 64, 128, 4, 2, 16, 256, 96
 MAP = tuple(range(0, 2 * W, 2))  # target ids 0, 2, 4 … of the draft's rows
 
 FLAT: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_size": H, "intermediate_size": I,
+    "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_size": H, "intermediate_size": F,
     "num_attention_heads": A, "num_key_value_heads": K, "head_dim": D, "num_hidden_layers": 1, "vocab_size": V,
     "draft_vocab_size": W, "max_position_embeddings": 512, "rope_theta": 10000.0, "rms_norm_eps": 1e-5, "hidden_act": "silu",
     "tie_word_embeddings": False, "dtype": "bfloat16", "torch_dtype": "bfloat16", "norm_before_residual": False,
@@ -33,9 +33,9 @@ def layer(prefix: str, width: int) -> dict[str, tuple[int, ...]]:
         f"{prefix}self_attn.k_proj.weight": (K * D, width),
         f"{prefix}self_attn.v_proj.weight": (K * D, width),
         f"{prefix}self_attn.o_proj.weight": (H, A * D),
-        f"{prefix}mlp.gate_proj.weight": (I, H),
-        f"{prefix}mlp.up_proj.weight": (I, H),
-        f"{prefix}mlp.down_proj.weight": (H, I),
+        f"{prefix}mlp.gate_proj.weight": (F, H),
+        f"{prefix}mlp.up_proj.weight": (F, H),
+        f"{prefix}mlp.down_proj.weight": (H, F),
         f"{prefix}post_attention_layernorm.weight": (H,),
         f"{prefix}input_layernorm.weight": (H,),
     }

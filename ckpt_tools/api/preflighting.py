@@ -10,17 +10,22 @@ from ckpt_tools.api.subjects import find_target, named_target, open_draft, targe
 from ckpt_tools.checks.base import finding
 from ckpt_tools.engines import resolve
 from ckpt_tools.engines.sglang_ext.head import ARCHITECTURE
+from ckpt_tools.engines.sglang_ext.releases import UnknownRelease, release
 from ckpt_tools.engines.sglang_ext.targets import wrapped
 from ckpt_tools.errors import WriteError
 from ckpt_tools.formats import read_draft
 from ckpt_tools.model import Report, Subject
 from ckpt_tools.serving import preflight
+from ckpt_tools.serving.installed import finds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from ckpt_tools.model import Finding
+    from ckpt_tools.serving.installed import Installed
+
+PACKAGE = "ckpt_tools.sglang_models"
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,27 @@ def _judged(wanted: preflight.Wanted, request: PreflightRequest) -> tuple[prefli
             wanted = replace(wanted, architecture=None)
         if ARCHITECTURE in wanted.draft_architectures:
             wanted = replace(wanted, draft_architectures=())
+        return (*preflight.judge(wanted, found), _package(found.installed))
     return preflight.judge(wanted, found)
+
+
+def _package(engine: Installed | None) -> preflight.Item:
+    """Whether the engine's Python finds ckpt's model package, and whether the package knows that SGLang."""
+    item = "model package"
+    if engine is None:
+        return preflight.Item(item, "unknown", "SGLang isn't installed there")
+    try:
+        release(engine.version)
+    except UnknownRelease as error:
+        return preflight.Item(item, "fail", str(error), "serve with one of those releases")
+    if not finds(engine.python, PACKAGE):
+        return preflight.Item(
+            item,
+            "fail",
+            f"{engine.python} finds no {PACKAGE}",
+            f"{engine.python} -m pip install --no-deps ckpt-tools",
+        )
+    return preflight.Item(item, "ok", f"{PACKAGE} is there and knows SGLang {engine.version}")
 
 
 def _removed(items: tuple[preflight.Item, ...], confirm: Callable[[Path], bool]) -> tuple[Path, ...]:

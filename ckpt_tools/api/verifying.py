@@ -59,17 +59,20 @@ def chosen_engines(request: VerifyRequest, launch: Launch | None, log: LogState 
     """``--engine``, else the program of the launch command or the log, else SGLang's newest contract.
 
     Raises:
-        UsageError: ``--engine`` and the launch command name different programs.
+        UsageError: ``--engine``, the launch command and the log name different programs.
     """
     named = tuple(choose_engine(e, request.why, request.engine_python) for e in request.engines)
     program = launch.engine if launch is not None else None
+    written = log.engine if log is not None else None
+    if program is not None and written is not None and program != written:
+        raise UsageError(f"--launch starts {program} and --log is of {written}", "give the two of one server")
     if named:
         families = {e.name.removesuffix("-ext") for e in named}
-        if program is not None and program not in families:
-            raise UsageError(
-                f"--engine {named[0].name} and --launch starts {program}",
-                "give the engine that the command starts",
-            )
+        for flag, found in (("--launch starts", program), ("--log is of", written)):
+            if found is not None and found not in families:
+                raise UsageError(
+                    f"--engine {named[0].name} and {flag} {found}", "give the engine that really serves"
+                )
         return named
     if program is not None:
         version = launch.version if launch is not None else None
@@ -86,6 +89,8 @@ def verify(request: VerifyRequest) -> Report:
         InputError: PATH isn't there, isn't a checkpoint, or is a training output (the hint is the line to type).
         UsageError: Arguments that contradict each other.
     """
+    if request.launch == request.log == "-":
+        raise UsageError("--launch - and --log - both read stdin", "give one of them as a file")
     opened = open_draft(request.path, offline=request.offline)
     launch = read_launch(request.launch) if request.launch is not None else None
     log = read_log_text(request.log) if request.log is not None else None
@@ -110,6 +115,8 @@ def verify(request: VerifyRequest) -> Report:
     ]
     theirs = for_engines(_target_defects(target_files, request), engines)
     outcome = run_checks(contexts, select=request.select, ignore=request.ignore, known=own)
+    if any(f.severity is Severity.ERROR for f in outcome.findings):
+        own = [f for f in own if f.code != "CFG011"]  # what is wrong with it says why it is no draft
     facts = draft_facts(checkpoint, draft)
     if (first := maps[engines[0]]) is not None:
         facts["load"] = load_json(first)

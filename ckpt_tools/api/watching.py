@@ -69,6 +69,16 @@ def watch_report(name: str, watched: Watched) -> Report:
         found.append(
             finding("LOG004", f"the server has {log.state}: {log.phase}", file=name, line=log.lines or None)
         )
+    elif log.state != "ready" and not late:
+        found.append(
+            finding(
+                "LOG005",
+                f"not ready: {log.state}, {log.phase}",
+                file=name,
+                line=log.lines or None,
+                hint="`ckpt watch --follow` waits for it",
+            )
+        )
     facts = {
         **log_facts(log),
         "signals": asdict(watched.signals),

@@ -99,7 +99,9 @@ def _lines(report: Report, style: Style) -> Iterator[Line]:
 
 
 def _head(report: Report) -> Iterator[Line]:
-    yield f"{visible(report.subject.path)}  {kind_of(report) or 'unrecognised'}", "bold"
+    # a log and a machine are of no format
+    otherwise = "" if report.command in ("watch", "preflight", "accept") else "unrecognised"
+    yield f"{visible(report.subject.path)}  {kind_of(report) or otherwise}".rstrip(), "bold"
     for engine in report.engines:
         yield f"  engine {engine_line(engine)}", ""
     if report.target is not None:

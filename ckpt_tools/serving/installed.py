@@ -75,3 +75,22 @@ def find_engine(engine: str, python: str | None = None, timeout: float = 30.0) -
         return None
     version, where = found
     return Installed(engine, version, Path(where) if where else None, interpreter, answer["python"])
+
+
+def finds(python: str, package: str, timeout: float = 60.0) -> bool:
+    """Whether an interpreter finds a package; the package itself isn't imported.
+
+    Raises:
+        Unavailable: *python* can't be run.
+    """
+    look = f"import importlib.util as u, sys; sys.exit(u.find_spec({package!r}) is None)"
+    try:
+        done = subprocess.run(
+            [python, "-c", look], capture_output=True, timeout=timeout, check=False, cwd="/"
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise Unavailable(
+            f"{python} can't be asked for its packages: {error}",
+            "give a Python interpreter with --engine-python",
+        ) from error
+    return done.returncode == 0

@@ -73,13 +73,14 @@ def judge(log: LogState, signals: Signals, quiet_s: float, stall_after: float) -
     """What log and signals mean together."""
     if log.state == "failed":
         return log
-    if log.state == "ready":
+    gone = signals.alive is False and log.state != "stopped"
+    if log.state == "ready" and not (gone and signals.healthy is not True and signals.listening is not True):
         if signals.healthy is False:
             return replace(log, state="starting", phase="the log says ready; the health endpoint doesn't yet")
         if signals.healthy is None and signals.listening is False:
             return replace(log, state="starting", phase="the log says ready; the port isn't open yet")
         return log
-    if signals.alive is False and log.state != "stopped":
+    if gone:
         return replace(
             log,
             state="failed",

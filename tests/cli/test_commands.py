@@ -208,7 +208,10 @@ def test_a_launch_command_chooses_the_engine_and_is_checked() -> None:
 
 
 def test_a_log_is_read(tmp_path: Path) -> None:
-    line = "[2026-01-01 00:00:00] Decode batch, #running-req: 1, #token: 9, token usage: 0.00, accept len: 2.71, accept rate: 0.34, cuda graph: True, gen throughput (token/s): 1, #queue-req: 0\n"
+    line = (
+        "[2026-01-01 00:00:00] Decode batch, #running-req: 1, #token: 9, token usage: 0.00, accept len: 2.71, "
+        "accept rate: 0.34, cuda graph: True, gen throughput (token/s): 1, #queue-req: 0\n"
+    )
     (tmp_path / "log.txt").write_text(line * 3)
     done = ckpt(
         "verify",

@@ -24,7 +24,7 @@ from ckpt_tools.api.choosing import choose_engine
 from ckpt_tools.container.open import open_checkpoint
 from ckpt_tools.errors import InputError, Unavailable, UsageError
 from ckpt_tools.serving import machine, preflight
-from ckpt_tools.serving.installed import Installed
+from ckpt_tools.serving.installed import Installed, finds
 from ckpt_tools.serving.machine import Gpu, Segment
 from ckpt_tools.serving.run import start
 from ckpt_tools.serving.static_hooks import Answer, Patch
@@ -475,7 +475,8 @@ def test_watch_reads_a_log(log: str, status: int, state: str, cause: str | None)
     assert (code, facts["state"], facts["cause"]) == (status, state, cause)
     assert bool(facts["decisive_lines"]) == (state == "failed")
     codes = {f["code"]: f for f in data["findings"]}
-    assert set(codes) == {"failed": {"LOG001"}, "stopped": {"LOG004"}}.get(state, set())
+    expected = {"failed": {"LOG001"}, "stopped": {"LOG004"}, "ready": set()}
+    assert set(codes) == expected.get(state, {"LOG005"})
     if state == "failed":
         assert codes["LOG001"]["location"]["line"] == facts["decisive_lines"][0]
         assert codes["LOG001"]["hint"]
@@ -764,7 +765,7 @@ def test_preflight_prints_the_lines_to_add(monkeypatch: pytest.MonkeyPatch) -> N
         "        self.language_model.set(layer_ids)",
     )
     found = preflight.Found(
-        installed=Installed("sglang", "0.5.9", Path("/x"), "python", "3.12"),
+        installed=Installed("sglang", "0.5.9", Path("/x"), sys.executable, "3.12"),
         hooks=Answer(False, ("set_eagle3_layers_to_capture",), Patch("kimi_k25.py", 640, lines), {}),
         registered=True,
     )
@@ -783,7 +784,7 @@ def test_preflight_knows_what_the_model_package_brings(
 ) -> None:
     """Kimi-K2.5 has no hooks before 0.5.10 and ckpt's draft class is in no SGLang."""
     found = preflight.Found(
-        installed=Installed("sglang", "0.5.9", Path("/x"), "python", "3.12"),
+        installed=Installed("sglang", "0.5.9", Path("/x"), sys.executable, "3.12"),
         hooks=Answer(False, ("set_eagle3_layers_to_capture",), None, {}),
         registered=True,
     )
@@ -800,10 +801,62 @@ def test_preflight_knows_what_the_model_package_brings(
     assert plain["hooks"] == plain["draft-class"] == "fail"
     status, data = report("preflight", draft, "--target", "kimi-k2.5", "--engine", "sglang-ext")
     assert status == 0, data["findings"]
-    newer = replace(found, installed=Installed("sglang", "0.5.23", Path("/x"), "python", "3.12"))
+    newer = replace(found, installed=Installed("sglang", "0.5.23", Path("/x"), sys.executable, "3.12"))
     monkeypatch.setattr(preflight, "gather", lambda *_, **__: newer)
     other = report("preflight", served, "--target", "kimi-k2.5", "--engine", "sglang-ext")[1]
     assert items(other)["hooks"] == items(other)["draft-class"] == "fail"
+
+
+@pytest.mark.parametrize(
+    ("version", "status", "says"),
+    [
+        ("0.5.23", "ok", "knows SGLang 0.5.23"),
+        ("0.4.9", "fail", "0.5.6 to"),
+        (None, "unknown", "isn't installed"),
+    ],
+)
+@pytest.mark.usefixtures("calm")
+def test_preflight_looks_for_the_model_package(
+    version: str | None, status: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = Installed("sglang", version, Path("/x"), sys.executable, "3.12") if version else None
+    monkeypatch.setattr(preflight, "gather", lambda *_, **__: preflight.Found(installed=installed))
+    data = report("preflight", "--engine", "sglang-ext")[1]
+    row = next(r for r in data["facts"]["tables"]["machine"] if r["item"] == "model package")
+    assert row["status"] == status
+    assert says in row["what"]
+
+
+@pytest.mark.usefixtures("calm")
+def test_preflight_says_when_the_engine_finds_no_model_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = tmp_path / "python"
+    bare.write_text("#!/bin/sh\nexit 1\n")
+    bare.chmod(0o755)
+    installed = Installed("sglang", "0.5.23", Path("/x"), str(bare), "3.12")
+    monkeypatch.setattr(preflight, "gather", lambda *_, **__: preflight.Found(installed=installed))
+    status, data = report("preflight", "--engine", "sglang-ext")
+    assert status == 1
+    found = next(f for f in data["findings"] if "model package" in f["message"])
+    assert found["hint"] == f"{bare} -m pip install --no-deps ckpt-tools"
+    with pytest.raises(Unavailable, match="can't be asked"):
+        finds(str(tmp_path / "nowhere"), "ckpt_tools")
+
+
+# ---- verify with a log and a launch command
+
+
+def test_verify_refuses_two_engines_in_one_question(served: Path) -> None:
+    log = LOGS / "sglang-0.5.23-good.log"
+    for args, says in (
+        (("--engine", "vllm", "--log", log), "--log is of sglang"),
+        (("--launch", "vllm serve t", "--log", log), "--log is of sglang"),
+        (("--launch", "-", "--log", "-"), "both read stdin"),
+    ):
+        done = ckpt("verify", served, *args)
+        assert done.exit_code == 2
+        assert says in done.stderr
 
 
 # ---- accept, from a log and from a live server

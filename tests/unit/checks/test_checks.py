@@ -18,8 +18,8 @@ from tests.drafts import (
     LLAMA,
     A,
     D,
+    F,
     H,
-    I,
     K,
     V,
     W,
@@ -44,7 +44,10 @@ SPECULATORS: dict[str, Any] = {
         "algorithm": "eagle3", "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 3}],
         "default_proposal_method": "greedy", "verifier": {"name_or_path": "org/model", "architectures": ["LlamaForCausalLM"]},
     },
-    "transformer_layer_config": {k: v for k, v in FLAT.items() if "eagle" not in k and k not in ("draft_vocab_size", "architectures", "norm_before_residual")},
+    "transformer_layer_config": {
+        k: v for k, v in FLAT.items()
+        if "eagle" not in k and k not in ("draft_vocab_size", "architectures", "norm_before_residual")
+    },
 }  # fmt: skip
 SP = {n.replace("midlayer.", "layers.0."): s for n, s in EAGLE3.items()} | {"embed_tokens.weight": (V, H)}
 
@@ -176,7 +179,7 @@ ONE_CAUSE: list[tuple[str, Any, list[str], list[str]]] = [
     ("sglang", set_(num_hidden_layers=4), ["LAY002"], []),
     ("sglang", tensors(layer("layers.1.", H) | {"layers.1.hidden_norm.weight": (H,)}), ["LAY003"], []),
     ("sglang", tensors({"fc.weight": (H, 4 * H)}), ["SHP001"], []),
-    ("sglang", tensors({"midlayer.mlp.gate_proj.weight": (I - 32, H)}), ["SHP003"], []),
+    ("sglang", tensors({"midlayer.mlp.gate_proj.weight": (F - 32, H)}), ["SHP003"], []),
     ("sglang", drop("head_dim"), [], []),
     ("sglang", set_(quantization_config={"quant_method": "fp8"}), ["QNT002"], []),
 ]  # fmt: skip
@@ -403,7 +406,7 @@ def test_next_token_layers_of_a_target() -> None:
     assert "MTP001" not in codes(there)
     packed = {**config, "quantization_config": {"quant_method": "compressed-tensors", "ignore": ["lm_head"]}}
     forgotten, _ = checked(
-        draft(config=packed, tensors={**names, "mtp.layers.0.mlp.down_proj.weight": (H, I)})
+        draft(config=packed, tensors={**names, "mtp.layers.0.mlp.down_proj.weight": (H, F)})
     )
     assert "QNT006" in codes(forgotten, "error")
     under_mtp = {
@@ -411,7 +414,7 @@ def test_next_token_layers_of_a_target() -> None:
         "quantization_config": {"quant_method": "compressed-tensors", "ignore": ["re:mtp.*"]},
     }
     never_match, _ = checked(
-        draft(config=under_mtp, tensors={**names, "mtp.layers.0.mlp.down_proj.weight": (H, I)})
+        draft(config=under_mtp, tensors={**names, "mtp.layers.0.mlp.down_proj.weight": (H, F)})
     )
     assert "QNT006" in codes(never_match, "error")
 

@@ -329,7 +329,7 @@ def test_data_parallel_attention_divides_the_target_s_ranks() -> None:
 
 def test_a_draft_path_that_isn_t_here() -> None:
     assert found(FULL, exists=lambda path: path != "/d") == {"draft-path-missing": "warning"}
-    assert found(FULL, exists=lambda path: None) == {}  # noqa: ARG005
+    assert found(FULL, exists=lambda path: None) == {}
 
 
 # ---- vLLM

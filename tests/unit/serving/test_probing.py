@@ -163,7 +163,7 @@ EXPECTED = {
 }
 
 
-def test_a_stand_in_engine_in_a_subprocess(site: Path, tmp_path: Path) -> None:  # noqa: ARG001
+def test_a_stand_in_engine_in_a_subprocess(site: Path, tmp_path: Path) -> None:
     found = probe("sglang", whole(tmp_path / "draft"), algorithm="eagle3", time_limit=120)
     assert found.installed.version == "7.7.7"
     assert {n: (f.filled_by, f.sources) for n, f in found.load.parameters.items()} == EXPECTED
@@ -171,7 +171,7 @@ def test_a_stand_in_engine_in_a_subprocess(site: Path, tmp_path: Path) -> None: 
     assert (found.load.architecture, found.load.refused, found.load.stage) == ("Draft", None, None)
 
 
-def test_refusals(site: Path, tmp_path: Path) -> None:  # noqa: ARG001
+def test_refusals(site: Path, tmp_path: Path) -> None:
     refused = probe("sglang", folder(tmp_path / "a", {}, q=torch.ones(1)), algorithm="eagle3").load
     assert (refused.refused, refused.stage, refused.parameters) == (
         "ValueError: Unrecognized model",
@@ -183,7 +183,7 @@ def test_refusals(site: Path, tmp_path: Path) -> None:  # noqa: ARG001
     assert raised.parameters["qkv"].filled_by == "nothing"
 
 
-def test_limits(site: Path, tmp_path: Path) -> None:  # noqa: ARG001
+def test_limits(site: Path, tmp_path: Path) -> None:
     slow = folder(tmp_path / "a", {"sleep": 60}, q=torch.ones(1))
     with pytest.raises(Unavailable, match="seconds"):
         probe("sglang", slow, algorithm="eagle3", time_limit=0.1)
@@ -191,7 +191,7 @@ def test_limits(site: Path, tmp_path: Path) -> None:  # noqa: ARG001
         probe("sglang", slow, algorithm="eagle3", memory_limit=1)
 
 
-def test_a_probe_that_dies(site: Path, tmp_path: Path) -> None:  # noqa: ARG001
+def test_a_probe_that_dies(site: Path, tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="died"):
         probe("sglang", folder(tmp_path / "a", {"exit": 3}, q=torch.ones(1)), algorithm="eagle3")
 
@@ -223,14 +223,14 @@ def ask(draft: Path, **more) -> dict:
     return {"engine": "sglang", "draft": str(draft), "algorithm": "EAGLE3", "dtype": "auto"} | more
 
 
-def test_in_process(engine: Path, tmp_path: Path) -> None:  # noqa: ARG001
+def test_in_process(engine: Path, tmp_path: Path) -> None:
     answer = probe_child.probe(ask(whole(tmp_path / "draft")))
     got = load_map(answer)
     assert {n: (f.filled_by, f.sources) for n, f in got.parameters.items()} == EXPECTED
     assert got.unused == ("odd",)
 
 
-def test_own_width_and_shared_head(engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
+def test_own_width_and_shared_head(engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draft = folder(tmp_path / "draft", {"hidden_size": 4, "target_hidden_size": 8}, q=torch.ones(4, 4))
     assert not probe_child.probe(ask(draft))["parameters"]["embed_tokens.weight"]["target"]
     assert probe_child.probe(ask(draft, algorithm="EAGLE"))["parameters"]["embed_tokens.weight"]["target"]

@@ -71,6 +71,18 @@ def test_ready_needs_its_second_signal() -> None:
     assert judge(ready, Signals(listening=False, healthy=True), 0, 60).state == "ready"
 
 
+def test_a_ready_server_whose_process_is_gone_has_failed() -> None:
+    ready = state(READY)
+    for signals in (
+        Signals(alive=False),
+        Signals(alive=False, listening=False),
+        Signals(alive=False, healthy=False),
+    ):
+        assert judge(ready, signals, 0, 60).cause == "process-ended"
+    # another process answers there: the one that was watched only started it
+    assert judge(ready, Signals(alive=False, healthy=True), 0, 60).state == "ready"
+
+
 def test_stalled_needs_silence_and_idleness() -> None:
     loading = state(START(port=1))
     assert judge(loading, Signals(alive=True, working=True), 600, 60).state == "loading"
