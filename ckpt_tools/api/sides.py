@@ -48,7 +48,7 @@ def semantics_as_trained(draft: Draft) -> Semantics:
     """What the framework that wrote a draft computes with it.
 
     A format that no engine serves under its own name is of a training framework: that one reads every tensor that it wrote,
-    the upper layers' norm under whatever name it has, and biases.
+    the upper layers' norm under whatever name it has, biases, and its own embedding.
     """
     semantics = find(framework_of(draft))
     form = formats().get(draft.format)
@@ -61,6 +61,7 @@ def semantics_as_trained(draft: Draft) -> Semantics:
         qkv_bias=ALL_TYPES,
         o_bias=ALL_TYPES,
         mlp_bias=ALL_TYPES,
+        embedding="own",
     )
 
 

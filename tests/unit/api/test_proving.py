@@ -1,5 +1,5 @@
 """Equivalence through the API: ``fix-keys --prove`` and ``verify --against``."""
-# ruff: noqa: ARG001, ARG005  # an edit is given tensors and config, and most change one of them
+# an edit is given tensors and config, and most change one of them
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_exact_conversions_are_proven(tmp_path: Path, to: str) -> None:
     proof = report.facts["proof"]
     assert proof["proven"]
     assert proof["source_semantics"].startswith("speculators==")
-    assert [u.split("==")[0] for u in proof["under"]] == list(engines_of(to))
+    assert [u.split("==")[0] for u in proof["under"]] == [name or "sglang" for name in engines_of(to)]
     assert [s["step"] for s in proof["per_step"]] == list(range(5))
     for step in proof["per_step"]:
         assert step["top1_agreement"] == 1.0
@@ -234,6 +234,28 @@ def test_layer_norm_names(tmp_path: Path) -> None:
 
     report = against(variant(tmp_path / "o", tmp_path / "m", rename), source)
     assert any("layer norm names" in m for m in messages(report, "EQV001"))
+
+
+def test_a_training_framework_reads_what_it_wrote(tmp_path: Path) -> None:
+    """Model-Optimizer names the upper norm as vLLM does: its own folder is complete, and SGLang's has the other name."""
+    source = draft(tmp_path / "d", two_layers)
+    assert convert(tmp_path / "m", source, to="modelopt", prove=True).verdict == "pass"
+    report = convert(tmp_path / "o", str(tmp_path / "m"), prove=True)
+    assert report.verdict == "pass", messages(report, "EQV001")
+    assert max(s["kl"] for s in report.facts["proof"]["per_step"]) < 1e-6
+
+
+def test_an_embedding_that_a_server_replaces(tmp_path: Path) -> None:
+    """A trained embedding of its own is kept by its framework and by vLLM; SGLang serves with the target's."""
+
+    def other(tensors: Tensors, config: Config) -> None:
+        tensors["embed_tokens.weight"] = tensors["embed_tokens.weight"].roll(1, 0)
+
+    source = draft(tmp_path / "d", other)
+    for to in ("speculators", "vllm", "specforge"):
+        assert convert(tmp_path / to, source, to=to, prove=True).verdict == "pass"
+    (said,) = messages(convert(tmp_path / "o", source, prove=True), "EQV001")
+    assert said.endswith("likeliest cause: embedding")
 
 
 def test_one_folder_with_both_names(tmp_path: Path) -> None:
