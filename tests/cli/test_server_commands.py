@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -303,7 +304,7 @@ while True:
 
 
 @pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, served: Path) -> Any:
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, served: Path) -> Iterator[Any]:
     """Run ``launch --run`` with a program that prints a start-up log and then does as told."""
     (tmp_path / "bin").mkdir()
     program(tmp_path / "bin" / "sglang", FAKE)
@@ -314,7 +315,10 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, served: Path) -> Any:
         monkeypatch.setenv("FAKE_LOG", str(LOGS / log))
         return ckpt("launch", served, "--target", TARGET, "--port", str(free_port()), "--run", *args)
 
-    return run
+    # a shell's background job inherits SIGINT as ignored
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield run
+    signal.signal(signal.SIGINT, before)
 
 
 def test_run_gives_the_status_of_a_server_that_fails(fake: Any) -> None:
