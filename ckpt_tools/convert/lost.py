@@ -45,7 +45,7 @@ def flat_facts(facts: DraftFacts) -> dict[str, Any]:
         out["rope"] = None
     elif isinstance(rope, Rope) and rope.scaling is not None:
         out["rope"] = Rope(rope.theta, dict(rope.scaling), rope.partial_rotary_factor)
-    return {k: v for k, v in out.items() if v not in (None, False)}
+    return {k: v for k, v in out.items() if v is not None and v is not False}
 
 
 def differing(before: DraftFacts, after: DraftFacts) -> dict[str, tuple[Any, Any]]:

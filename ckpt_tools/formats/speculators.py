@@ -253,7 +253,7 @@ def _dflash(request: WriteRequest) -> dict[str, Any]:
     }
 
 
-def _mtp_decoder(config: Mapping[str, Any]) -> dict[str, Any]:
+def mtp_decoder(config: Mapping[str, Any]) -> dict[str, Any]:
     """The target's own text config, as it stands (speculators 0.9.0 convert/mtp/converter.py)."""
     for key in ("transformer_layer_config", "text_config"):
         if isinstance(config.get(key), dict):
@@ -264,7 +264,7 @@ def _mtp_decoder(config: Mapping[str, Any]) -> dict[str, Any]:
 def write(request: WriteRequest) -> dict[str, Any]:
     """A config that speculators 0.9.0 loads."""
     if request.algorithm == "mtp":
-        shared = _shared(request, _mtp_decoder(request.source_config))
+        shared = _shared(request, mtp_decoder(request.source_config))
         return dict(sorted({**shared, "num_nextn_predict_layers": 1}.items()))
     own = _dflash(request) if request.algorithm in dflash.FAMILY else _eagle3(request)
     return dict(sorted({**_shared(request, layer_config(request)), **own}.items()))
