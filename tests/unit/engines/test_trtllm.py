@@ -29,8 +29,8 @@ from tests.drafts import (
     LLAMA,
     A,
     D,
+    F,
     H,
-    I,
     K,
     V,
     W,
@@ -139,8 +139,8 @@ def test_the_parameters_under_the_engine_s_names() -> None:
         "model.fc.weight": (H, 3 * H),
         "model.midlayer.self_attn.qkv_proj.weight": ((A + 2 * K) * D, 2 * H),
         "model.midlayer.self_attn.o_proj.weight": (H, A * D),
-        "model.midlayer.mlp.gate_up_proj.weight": (2 * I, H),
-        "model.midlayer.mlp.down_proj.weight": (H, I),
+        "model.midlayer.mlp.gate_up_proj.weight": (2 * F, H),
+        "model.midlayer.mlp.down_proj.weight": (H, F),
         "model.midlayer.input_layernorm.weight": (H,),
         "model.midlayer.hidden_norm.weight": (H,),
         "model.midlayer.post_attention_layernorm.weight": (H,),
@@ -280,8 +280,8 @@ def test_biases_follow_the_config() -> None:
         "midlayer.self_attn.o_proj.bias": (H,),
     }
     mlp = {
-        "midlayer.mlp.gate_proj.bias": (I,),
-        "midlayer.mlp.up_proj.bias": (I,),
+        "midlayer.mlp.gate_proj.bias": (F,),
+        "midlayer.mlp.up_proj.bias": (F,),
         "midlayer.mlp.down_proj.bias": (H,),
     }
     found = loaded(changed(attention | mlp, attention_bias=True, mlp_bias=True))
