@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ckpt_tools.api.subjects import Opened
+    from ckpt_tools.container.values import TensorStats
     from ckpt_tools.model import CaptureConvention, Draft, Engine, Finding, LoadMap, Report, Target
     from ckpt_tools.serving.args.launch import Launch
     from ckpt_tools.serving.logs.state import LogState
@@ -103,8 +105,10 @@ def verify(request: VerifyRequest) -> Report:
         draft = read_draft(checkpoint, target, request.convention)
     target_files = target_checkpoint(target)
     maps = {e: _load(e, opened, target, draft) for e in engines}
+    values, content = _deep(opened) if request.deep else (None, None)
     contexts = [
-        _context(request, opened, draft, target, target_files, e, maps[e], launch, log) for e in engines
+        _context(request, opened, draft, target, target_files, e, maps[e], launch, log, values)
+        for e in engines
     ]
     container = for_engines(checkpoint.findings, engines)
     own = [f for f in container if selected(f.code, request.select, request.ignore)]
@@ -137,7 +141,7 @@ def verify(request: VerifyRequest) -> Report:
             *(Skipped(c, f"ignored: {why}") for c, why in request.ignored_because.items()),
         ),
         fail_on=request.fail_on,
-        content=content_hashes(checkpoint, opened.source) if request.deep else None,
+        content=content,
     )
 
 
@@ -209,6 +213,15 @@ def _load(engine: Engine, opened: Opened, target: Target | None, draft: Draft | 
     return load_map_of(engine, opened.checkpoint, target, draft)
 
 
+def _deep(opened: Opened) -> tuple[Mapping[str, TensorStats | None], Mapping[str, str]]:
+    """Statistics of every tensor and hashes of every weight file; the hashing runs beside the reading."""
+    from ckpt_tools.container.values import scan
+
+    with ThreadPoolExecutor(1) as pool:
+        hashing = pool.submit(content_hashes, opened.checkpoint, opened.source)
+        return scan(opened.checkpoint, source=opened.source), hashing.result()
+
+
 def _context(
     request: VerifyRequest,
     opened: Opened,
@@ -219,12 +232,8 @@ def _context(
     load: LoadMap | None,
     launch: Launch | None,
     log: LogState | None,
+    values: Mapping[str, TensorStats | None] | None,
 ) -> Context:
-    values = None
-    if request.deep:
-        from ckpt_tools.container.values import scan
-
-        values = scan(opened.checkpoint, source=opened.source)
     flags = launch.tp if launch is not None else None
     return Context(
         checkpoint=opened.checkpoint,
