@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 #: Why fields that a target format doesn't have are left behind.
 _REASONS: Mapping[str, str] = {
     **FRAMEWORK_ONLY,
-    "sliding_window": "SGLang takes the window from a launch flag",
-    "use_sliding_window": "SGLang takes the window from a launch flag",
-    "layer_types": "SGLang takes the window from a launch flag",
-    "max_window_layers": "SGLang takes the window from a launch flag",
+    "sliding_window": "no field for it here; a window that some layer uses is named in a finding",
+    "use_sliding_window": "no field for it here; a window that some layer uses is named in a finding",
+    "layer_types": "no field for it here; a window that some layer uses is named in a finding",
+    "max_window_layers": "no field for it here; a window that some layer uses is named in a finding",
     "embed_requires_grad": "of training",
     "attention_bias": "false is the default, and no engine reads it here",
     "mlp_bias": "false is the default, and no engine reads it here",
