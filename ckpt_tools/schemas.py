@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ _PACKAGE = Path(__file__).resolve().parent
 _FOLDERS = (_PACKAGE / "_schemas", _PACKAGE.parent / "schemas")
 
 
-@lru_cache(maxsize=None)
+@cache
 def load_schema(name: str) -> dict[str, Any]:
     """A schema by file name (a missing one is a packaging error: FileNotFoundError)."""
     for folder in _FOLDERS:

@@ -141,6 +141,7 @@ def side_of(
     parts: TargetParts,
     *,
     capture_layers: tuple[int, ...] | None = None,
+    device: str = "cpu",
     dtype: str | None = None,
     without: tuple[str, ...] = (),
 ) -> Side:
@@ -151,6 +152,7 @@ def side_of(
         spec: As :func:`spec_of` gave it.
         parts: What it borrows.
         capture_layers: Used when the files don't say.
+        device: Where the tensors are read to.
         dtype: Name of the dtype that floating-point tensors are cast to.
         without: Tensors to leave out.
 
@@ -163,6 +165,7 @@ def side_of(
         opened.checkpoint,
         Reader(opened.checkpoint, opened.source),
         skip=skip,
+        device=device,
         dtype=devices.dtype(dtype) if dtype is not None else None,
     )
     layers = None
@@ -214,7 +217,7 @@ def ready(
     lender = open_target(target, offline=offline) if needs_target(spec) else None
     parts = borrow(spec, lender.target, lender.reader, device=device) if lender is not None else NOTHING
     try:
-        return Ready(side_of(opened, draft, spec, parts, dtype=dtype), lender)
+        return Ready(side_of(opened, draft, spec, parts, device=device, dtype=dtype), lender)
     except InputError as error:
         return finding("VAL020", error.message, hint=error.hint)
 

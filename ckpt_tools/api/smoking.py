@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -86,9 +87,13 @@ def smoke(request: SmokeRequest) -> Report:
     broken = [f for f in opened.checkpoint.findings if f.severity is Severity.ERROR]
     facts = draft_facts(opened.checkpoint, draft)
     found: list[Finding] = list(broken)
+    content: dict[str, str] | None = None
     if not broken:
         load = load_map_of(engine, opened.checkpoint, target, draft)
-        ran, more = _run(request, opened, draft, target, engine, load, device)
+        with ThreadPoolExecutor(1) as pool:  # hashing gigabytes takes as long as running the head
+            hashing = pool.submit(content_hashes, opened.checkpoint, opened.source)
+            ran, more = _run(request, opened, draft, target, engine, load, device)
+            content = hashing.result()
         found += more
         facts |= ran
     return report(
@@ -99,7 +104,7 @@ def smoke(request: SmokeRequest) -> Report:
         facts=facts,
         target=target,
         engines=(engine,),
-        content=content_hashes(opened.checkpoint, opened.source) if not broken else None,
+        content=content,
     )
 
 
@@ -129,7 +134,8 @@ def _run(
     from ckpt_tools.forward.semantics import find
 
     semantics = find(engine.name, engine.version)
-    made = sides.ready(opened, draft, target, semantics, device=device, offline=request.offline)
+    place = device if request.tp == 1 else "cpu"  # each rank takes its own part to its own device
+    made = sides.ready(opened, draft, target, semantics, device=place, offline=request.offline)
     if not isinstance(made, sides.Ready):
         return {"device": device, "checks": []}, [made]
     lender = made.lender

@@ -151,7 +151,9 @@ def read_tables(path: Path) -> Mapping[str, tuple[int, ...]]:
     try:
         loaded = _load(path)
     except (_Unsafe, _Damaged) as error:
-        raise InputError(f"{path}: {error}", "get the table as a plain tensor file from its author") from error
+        raise InputError(
+            f"{path}: {error}", "get the table as a plain tensor file from its author"
+        ) from error
     named = {BARE: loaded} if _is_tensor(loaded) else loaded if isinstance(loaded, dict) else {}
     return {
         str(name): tuple(int(v) for v in value.reshape(-1).tolist())

@@ -56,7 +56,7 @@ class MemorySource:
         """Bytes ``start`` to ``stop``."""
         return self.files[name][start:stop]
 
-    def local(self, name: str) -> Path | None:  # noqa: ARG002  # the protocol's signature
+    def local(self, name: str) -> Path | None:  # the protocol's signature
         """Nothing lies on a disk."""
         return None
 

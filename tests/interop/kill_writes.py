@@ -210,7 +210,7 @@ def die_before(step: int) -> None:
     fcntl.flock = counted(fcntl.flock)
     fcntl.ioctl = counted(fcntl.ioctl)
     stage._exchange = counted(stage._exchange)
-    fill.open = counted(lambda path, mode, buffering: File(path, mode))  # type: ignore[attr-defined]  # noqa: ARG005
+    fill.open = counted(lambda path, mode, buffering: File(path, mode))  # type: ignore[attr-defined]
 
 
 def kill_at_steps(home: Path, kind: str, nbytes: int) -> dict[str, int]:

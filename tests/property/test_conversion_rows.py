@@ -23,7 +23,11 @@ QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCh
 def _draft(place: Path, ids: list[int]) -> dict[str, np.ndarray[Any, Any]]:
     """A Model-Optimizer draft whose head's rows are for these target ids, in this order."""
     source = FIXTURES / "formats" / "speculators" / "eagle3_tiny"
-    tensors = {n: t for n, t in load_file(source / "model.safetensors").items() if n not in ("t2d", "embed_tokens.weight")}
+    tensors = {
+        n: t
+        for n, t in load_file(source / "model.safetensors").items()
+        if n not in ("t2d", "embed_tokens.weight")
+    }
     tensors["d2t"] = np.array([t - i for i, t in enumerate(ids)], dtype=np.int64)
     place.mkdir(exist_ok=True)
     save_file(tensors, place / "model.safetensors", {"format": "pt"})

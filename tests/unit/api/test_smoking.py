@@ -1,5 +1,5 @@
 """Smoke through the API: what it borrows of its target, what it refuses, what it reports."""
-# ruff: noqa: ARG001  # an edit is given tensors and config, and most change one of them
+# an edit is given tensors and config, and most change one of them
 
 from __future__ import annotations
 

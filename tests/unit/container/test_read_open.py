@@ -28,7 +28,7 @@ class Remote:
     def read(self, name, start, stop):
         return self.inner.read(name, start, stop)
 
-    def local(self, name):  # noqa: ARG002  # the protocol's signature
+    def local(self, name):  # the protocol's signature
         return None
 
 
