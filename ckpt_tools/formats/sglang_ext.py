@@ -104,7 +104,7 @@ LIMITS = (
     Limit("KEY005", "bias-dropped-by-engine", _partial_biases, "vLLM keeps them (--to vllm)"),
     Limit(
         "HED003",
-        "trained-embedding-missing",
+        "trained-embedding-replaced",
         _embedding,
         "take the draft from a run that saved its embedding, or set embed_requires_grad to false to use the target's",
     ),
