@@ -109,7 +109,7 @@ LIMITS = (
         "take the draft from a run that saved its embedding, or set embed_requires_grad to false to use the target's",
     ),
     *(limit for limit in sglang.LIMITS if limit.code == "CFG006"),
-    Limit("CAP010", "one-captured-layer", _one_layer_wide, "vLLM serves such a head (--to vllm)"),
+    Limit("CAP010", "capture-count", _one_layer_wide, "vLLM serves such a head (--to vllm)"),
 )
 
 FORMAT = Format(
