@@ -47,16 +47,17 @@ def inspect(
     opened = open_draft(path, offline=offline)
     checkpoint = opened.checkpoint
     given = find_target(target, offline=offline) if target else None
-    draft = read_draft(checkpoint, given, convention)
+    found = detect(checkpoint)
+    draft = read_draft(checkpoint, given, convention, found)
     known = given or named_target(draft)
     if known is not given:
-        draft = read_draft(checkpoint, known, convention)
+        draft = read_draft(checkpoint, known, convention, found)
     facts = draft_facts(checkpoint, draft)
     facts["files"] = [{"name": f.name, "size": f.size, "kind": f.kind} for f in checkpoint.files]
     if draft is not None and draft.unknown:
         facts["unknown_tensors"] = list(draft.unknown)
     if draft is None:
-        facts["candidates"] = [m.format.name for m in detect(checkpoint).matches]
+        facts["candidates"] = [m.format.name for m in found.matches]
     if tensors:
         facts["tensors"] = tensor_list(checkpoint, draft)
     if stats:

@@ -20,7 +20,7 @@ from ckpt_tools.container.fingerprint import content_hashes
 from ckpt_tools.container.read import read_ints
 from ckpt_tools.engines import resolve
 from ckpt_tools.errors import CkptError, InputError, UsageError
-from ckpt_tools.formats import read_draft
+from ckpt_tools.formats import detect, read_draft
 from ckpt_tools.model import EMPTY, Severity, Skipped
 
 if TYPE_CHECKING:
@@ -99,10 +99,11 @@ def verify(request: VerifyRequest) -> Report:
     engines = chosen_engines(request, launch, log)
     checkpoint = opened.checkpoint
     given = find_target(request.target, offline=request.offline) if request.target else None
-    draft = read_draft(checkpoint, given, request.convention)
+    found = detect(checkpoint)
+    draft = read_draft(checkpoint, given, request.convention, found)
     target = given or named_target(draft)
     if target is not given:
-        draft = read_draft(checkpoint, target, request.convention)
+        draft = read_draft(checkpoint, target, request.convention, found)
     target_files = target_checkpoint(target)
     maps = {e: _load(e, opened, target, draft) for e in engines}
     values, content = _deep(opened) if request.deep else (None, None)

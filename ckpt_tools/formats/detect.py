@@ -123,15 +123,19 @@ def detect(checkpoint: Checkpoint) -> Detection:
 
 
 def read_draft(
-    checkpoint: Checkpoint, target: Target | None = None, convention: CaptureConvention | None = None
+    checkpoint: Checkpoint,
+    target: Target | None = None,
+    convention: CaptureConvention | None = None,
+    detection: Detection | None = None,
 ) -> Draft | None:
     """Read a checkpoint into the canonical form; ``None`` when no format fits.
 
     Args:
         target: Its depth decides capture ids that are undecided without it.
         convention: How the user says that uncertain ids count.
+        detection: Of this checkpoint, when it is known already.
     """
-    detection = detect(checkpoint)
+    detection = detection or detect(checkpoint)
     best = detection.best
     if best is None:
         return None
