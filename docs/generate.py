@@ -21,6 +21,7 @@ import click
 
 from ckpt_tools.cli import commands
 from ckpt_tools.cli.failures import EPILOG
+from ckpt_tools.convert.repairs import REPAIRS
 from ckpt_tools.engines import engines
 from ckpt_tools.engines.history import facts, release_date, releases_read, transformers_pin
 from ckpt_tools.formats import formats
@@ -138,6 +139,7 @@ def made() -> Iterator[tuple[str, str]]:
     for name, form in formats().items():
         yield f"formats/{name}.md", "\n".join(format_page(form))
     yield "engines.md", "\n".join(engines_page())
+    yield "repairs.md", "\n".join(repairs_page())
     yield "targets.md", "\n".join(targets_page())
     yield "cli.md", "\n".join(cli_page())
 
@@ -343,6 +345,18 @@ def engines_page() -> Iterator[str]:
         own = facts(name)
         if own and name == own[0].engine:
             yield from _history(name, engine, own)
+
+
+def repairs_page() -> Iterator[str]:
+    """What ``fix-keys --repair`` takes, and what each repair costs."""
+    yield from (MARK, "", "# Repairs", "")
+    yield from (
+        "`ckpt fix-keys IN OUT --repair NAME` changes what a framework wrote or trained wrongly. None is made unless it is asked for, since "
+        "the files can't tell whether they need it; `conversion.json` records it.",
+        "",
+    )
+    rows = ((f"`{repair.name}`", plain(repair.help), plain(repair.error)) for repair in REPAIRS.values())
+    yield from table(("repair", "does", "how exact"), rows)
 
 
 def _versions(versions: Sequence[str]) -> str:
