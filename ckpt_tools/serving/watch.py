@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ckpt_tools.serving.process import Usage
 
 _CHUNK = 1 << 20
+_LAST_WORDS = 1.0  # seconds of silence after which a failing server has said all
 _GRACE = 5.0  # seconds of silence after which a traceback at the end of a growing log counts
 
 
@@ -298,9 +299,12 @@ def watch(
             )
             log = judge(log, signals, quiet, stall_after)
             timed_out = timeout is not None and now - began >= timeout
+            # the first line of a failure seldom names its cause: the next ones do
+            told = signals.alive is False or now - last_output >= _LAST_WORDS
             done = (
                 ended
-                or log.state in ("ready", "failed")
+                or log.state == "ready"
+                or (log.state == "failed" and told)
                 or (log.state == "stopped" and signals.alive is not True)
             )
             yield Watched(log, signals, quiet, now - began, done, timed_out and not done)

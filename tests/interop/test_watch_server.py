@@ -132,3 +132,22 @@ def test_through_a_pipe(start) -> None:
     finally:
         tail.kill()
         tail.communicate()
+
+
+def test_the_cause_may_come_after_the_first_line(tmp_path: Path) -> None:
+    """What fails says so first, and why a moment later."""
+    code = (
+        "import sys, time\n"
+        "print('[2026-01-01 00:00:00] server_args=ServerArgs(model_path=1)', flush=True)\n"
+        "print('[2026-01-01 00:00:01] Scheduler hit an exception: Traceback (most recent call last):', flush=True)\n"
+        "time.sleep(0.5)\n"
+        "print('  File \"x.py\", line 1, in f\\nRuntimeError: mat1 and mat2 must have the same dtype', flush=True)\n"
+        "time.sleep(30)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout is not None
+            last = list(watch(child.stdout, timeout=20, interval=0.05))[-1]
+            assert (last.log.state, last.log.cause) == ("failed", "dtype-clash")
+        finally:
+            child.kill()
