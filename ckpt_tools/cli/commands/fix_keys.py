@@ -46,7 +46,13 @@ class _Formats(click.ParamType):  # type: ignore[type-arg]  # generic from click
 @click.option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
 @click.option("--force", is_flag=True, help="Replace OUT if it is a checkpoint.")
 @click.option("--allow", multiple=True, callback=codes, metavar="CODE", help="Accept a named loss.")
-@click.option("--repair", "repairs", multiple=True, metavar="NAME", help="Opt into a documented repair: docs/repairs.md lists them.")
+@click.option(
+    "--repair",
+    "repairs",
+    multiple=True,
+    metavar="NAME",
+    help="Opt into a documented repair: docs/repairs.md lists them.",
+)
 @click.option("--checksum", is_flag=True, help="Compare every byte after writing.")
 @click.option(
     "--prove",
