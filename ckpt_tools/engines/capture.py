@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Literal
 
 from ckpt_tools.engines.history import family, first_release, holds, reference
 from ckpt_tools.engines.hooks import id_policy
-from ckpt_tools.engines.trtllm import capture as trtllm
 from ckpt_tools.engines.versions import parse
 
 if TYPE_CHECKING:
@@ -145,6 +144,8 @@ def captured(
         return _vllm(engine, num_layers, nested, top, use_aux, chosen)
     if name == "sglang":
         return _sglang(engine, target_architecture, num_layers, nested, use_aux)
+    from ckpt_tools.engines.trtllm import capture as trtllm  # its whole engine comes along
+
     return Capture(
         trtllm.default_layers(num_layers) if num_layers else None,
         "default",
