@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckpt_tools import targets
 from ckpt_tools.container.open import open_checkpoint
 from ckpt_tools.container.source import LocalSource
 from ckpt_tools.errors import InputError, Unavailable
@@ -63,6 +62,8 @@ def find_target(text: str, *, offline: bool = False) -> Target:
         InputError: Nothing of that name.
         Unavailable: Only the Hub would know, and offline was asked for.
     """
+    from ckpt_tools import targets
+
     known = targets.find(text)
     path = Path(text)
     if known is not None and not (path.exists() and "/" in text):
@@ -94,6 +95,8 @@ def named_target(draft: Draft | None) -> Target | None:
     verifier = draft.facts.verifier if draft is not None else None
     if verifier is None or verifier.name is None:
         return None
+    from ckpt_tools import targets
+
     known = targets.find(verifier.name)
     if known is not None:
         return known

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +60,8 @@ class Output:
             ) from error
 
     def _style(self, many: bool) -> Style:
+        import shutil  # it brings three compressors along
+
         terminal = self.file is None and sys.stdout.isatty()
         color = terminal and not os.environ.get("NO_COLOR") if self.color is None else self.color
         width = shutil.get_terminal_size((100, 24)).columns
