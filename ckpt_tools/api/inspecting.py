@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ckpt_tools.api.reports import draft_facts, load_json, report
+from ckpt_tools.api.reports import draft_facts, load_json, report, value_facts
 from ckpt_tools.api.subjects import find_target, named_target, open_draft
 from ckpt_tools.checks.base import finding
 from ckpt_tools.formats import detect, read_draft
@@ -61,10 +61,7 @@ def inspect(
     if tensors:
         facts["tensors"] = tensor_list(checkpoint, draft)
     if stats:
-        from ckpt_tools.container.values import scan
-
-        scanned = scan(checkpoint, source=opened.source)
-        facts["stats"] = {name: asdict(s) if s is not None else None for name, s in scanned.items()}
+        facts["stats"] = value_facts(opened)
     findings = [*checkpoint.findings, *(draft.findings if draft else ())]
     findings += [replace(f, severity=Severity.WARNING) for f in unrecognised(checkpoint, draft)]
     if engines:

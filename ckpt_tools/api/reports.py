@@ -12,10 +12,11 @@ from ckpt_tools.model import Failure, Report, Severity, Subject, worst_first
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from ckpt_tools.api.subjects import Opened
     from ckpt_tools.errors import CkptError
     from ckpt_tools.model import Checkpoint, Draft, Engine, Finding, LoadMap, Skipped, Target
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 
 def with_lines(findings: Iterable[Finding], checkpoint: Checkpoint) -> tuple[Finding, ...]:
@@ -48,6 +49,14 @@ def verdict_of(findings: Iterable[Finding], fail_on: Severity | None) -> str:
     if fail_on is None:
         return "pass"
     return "fail" if any(f.severity.rank >= fail_on.rank for f in findings) else "pass"
+
+
+def value_facts(opened: Opened) -> dict[str, Any]:
+    """Statistics of every tensor's values, ``None`` for dtypes without plain values; reads all bytes."""
+    from ckpt_tools.container.values import scan
+
+    scanned = scan(opened.checkpoint, source=opened.source)
+    return {name: asdict(stats) if stats is not None else None for name, stats in scanned.items()}
 
 
 def draft_facts(checkpoint: Checkpoint, draft: Draft | None) -> dict[str, Any]:

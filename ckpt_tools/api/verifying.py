@@ -12,12 +12,12 @@ from ckpt_tools.api.compare import comparer
 from ckpt_tools.api.inputs import launch_problems_of, rate_note, read_launch, read_log_text
 from ckpt_tools.api.inspecting import load_map_of, unrecognised
 from ckpt_tools.api.proving import Known, combined, lost, prove_or_skip
-from ckpt_tools.api.reports import draft_facts, load_json, report
+from ckpt_tools.api.reports import draft_facts, load_json, report, value_facts
 from ckpt_tools.api.subjects import find_target, named_target, open_draft, target_checkpoint
 from ckpt_tools.checks.base import Context
 from ckpt_tools.checks.runner import for_engines, run_checks, selected
 from ckpt_tools.container.fingerprint import content_hashes
-from ckpt_tools.container.read import read_ints
+from ckpt_tools.container.read import read_ints, read_rows
 from ckpt_tools.engines import resolve
 from ckpt_tools.errors import CkptError, InputError, UsageError
 from ckpt_tools.formats import detect, read_draft
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ckpt_tools.api.subjects import Opened
-    from ckpt_tools.container.values import TensorStats
+    from ckpt_tools.container.screen import Screened
     from ckpt_tools.model import CaptureConvention, Draft, Engine, Finding, LoadMap, Report, Target
     from ckpt_tools.serving.args.launch import Launch
     from ckpt_tools.serving.logs.state import LogState
@@ -45,6 +45,7 @@ class VerifyRequest:
     launch: str | None = None
     log: str | None = None
     deep: bool = False
+    stats: bool = False
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     fail_on: Severity | None = Severity.ERROR
@@ -127,6 +128,8 @@ def verify(request: VerifyRequest) -> Report:
         facts["load"] = load_json(first)
     facts["ran"] = list(outcome.ran)
     facts["serves"] = _serves(contexts)
+    if request.deep and request.stats:
+        facts["stats"] = value_facts(opened)
     beside = _beside(request, opened, draft, target, maps, facts)
     return report(
         "verify",
@@ -214,13 +217,13 @@ def _load(engine: Engine, opened: Opened, target: Target | None, draft: Draft | 
     return load_map_of(engine, opened.checkpoint, target, draft)
 
 
-def _deep(opened: Opened) -> tuple[Mapping[str, TensorStats | None], Mapping[str, str]]:
-    """Statistics of every tensor and hashes of every weight file; the hashing runs beside the reading."""
-    from ckpt_tools.container.values import scan
+def _deep(opened: Opened) -> tuple[Mapping[str, Screened], Mapping[str, str]]:
+    """What the values are like, and hashes of every weight file; the hashing runs beside the reading."""
+    from ckpt_tools.container.screen import screen
 
     with ThreadPoolExecutor(1) as pool:
         hashing = pool.submit(content_hashes, opened.checkpoint, opened.source)
-        return scan(opened.checkpoint, source=opened.source), hashing.result()
+        return screen(opened.checkpoint, source=opened.source), hashing.result()
 
 
 def _context(
@@ -233,7 +236,7 @@ def _context(
     load: LoadMap | None,
     launch: Launch | None,
     log: LogState | None,
-    values: Mapping[str, TensorStats | None] | None,
+    values: Mapping[str, Screened] | None,
 ) -> Context:
     flags = launch.tp if launch is not None else None
     return Context(
@@ -244,6 +247,7 @@ def _context(
         load=load,
         table=_table(opened),
         values=values,
+        rows=_rows(opened) if request.deep else None,
         target_tensors=target_files.checkpoint.tensors if target_files else None,
         same=comparer(opened, target_files) if target_files else None,
         launch=launch,
@@ -263,6 +267,13 @@ def _table(opened: Opened) -> Callable[[str], tuple[int, ...] | None]:
             return None
 
     return read
+
+
+def _rows(opened: Opened) -> Callable[[str, int, int], bool]:
+    def hold(name: str, first: int, stop: int) -> bool:
+        return any(read_rows(opened.checkpoint, name, first, stop, opened.source))
+
+    return hold
 
 
 def _target_defects(target_files: Opened | None, request: VerifyRequest) -> list[Finding]:

@@ -19,6 +19,7 @@ from ckpt_tools.model import EMPTY, Finding, Fix, Location, Severity
 
 if TYPE_CHECKING:
     from ckpt_tools.container.codes import Code
+    from ckpt_tools.container.screen import Screened
     from ckpt_tools.model import Checkpoint, Draft, Engine, LoadMap, Target, TensorInfo
 
 
@@ -48,7 +49,8 @@ class Context:
     Attributes:
         load: What ``engine`` does with the draft.
         tensors: A reader of small tables: name in the files -> integers (d2t, t2d).
-        values: Statistics per tensor (``--deep``).
+        values: What a floating-point tensor's values are like (``--deep``).
+        rows: Whether rows of a tensor, first to last (exclusive), hold anything but zeros (``--deep``).
         target_tensors: Headers of the target's shards, when they are at hand.
         same: Whether a draft tensor's bytes equal a target tensor's; ``None`` when they can't be compared.
         launch: The launch command as parsed, launch_problems: what is wrong with it, log: the log as read, rate_note: what its accept rate means.
@@ -61,7 +63,8 @@ class Context:
     engine: Engine | None = None
     load: LoadMap | None = None
     table: Callable[[str], tuple[int, ...] | None] | None = None
-    values: Mapping[str, Any] | None = None
+    values: Mapping[str, Screened] | None = None
+    rows: Callable[[str, int, int], bool] | None = None
     target_tensors: Mapping[str, TensorInfo] | None = None
     same: Callable[[str, str], bool | None] | None = None
     launch: LaunchFacts | None = None

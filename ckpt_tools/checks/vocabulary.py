@@ -11,6 +11,7 @@ from ckpt_tools.model import Severity
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+PADDING = 512  # rows that frameworks add at most to round a vocabulary up
 WITH_MAP = ("eagle3", "peagle", "dflash", "dspark")
 
 
@@ -190,7 +191,7 @@ def differs(ctx: Context) -> Iterator[Hit]:
     mine, theirs = ctx.draft.facts.vocab_size, ctx.target.vocab_size
     if mine is None or theirs is None or mine == theirs:
         return
-    close = abs(mine - theirs) <= 512
+    close = abs(mine - theirs) <= PADDING
     yield Hit(
         f"vocab_size is {mine} and {ctx.target.id} has {theirs}"
         + (": one of the two is padded" if close else ": the draft belongs to another model"),

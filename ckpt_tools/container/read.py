@@ -70,14 +70,34 @@ def iter_tensor(
             yield bytes(whole[start : start + chunk])
         return
     for start in range(tensor.start, tensor.stop, chunk):
-        stop = min(start + chunk, tensor.stop)
-        data = source.read(tensor.file, start, stop)
-        if len(data) != stop - start:
-            raise InputError(
-                f"{tensor.file} ends inside tensor {name!r}: byte {start + len(data):,} of {tensor.stop:,}",
-                "the file is truncated; download or copy it again",
-            )
-        yield data
+        yield _exactly(source, tensor, start, min(start + chunk, tensor.stop))
+
+
+def read_rows(
+    checkpoint: Checkpoint, name: str, first: int, stop: int, source: ByteSource | None = None
+) -> bytes:
+    """The bytes of some rows of a tensor, ``first`` to ``stop`` (exclusive).
+
+    Raises:
+        InputError: There is no such tensor, or the file ends before it.
+        Unavailable: A pickle, and torch isn't installed.
+    """
+    tensor = find(checkpoint, name)
+    row = tensor.nbytes // tensor.shape[0]
+    if is_pickled(checkpoint, tensor):
+        return read_tensor(checkpoint, name, source)[first * row : stop * row]
+    source = source or local_source(checkpoint)
+    return _exactly(source, tensor, tensor.start + first * row, tensor.start + stop * row)
+
+
+def _exactly(source: ByteSource, tensor: TensorInfo, start: int, stop: int) -> bytes:
+    data = source.read(tensor.file, start, stop)
+    if len(data) != stop - start:
+        raise InputError(
+            f"{tensor.file} ends inside tensor {tensor.name!r}: byte {start + len(data):,} of {tensor.stop:,}",
+            "the file is truncated; download or copy it again",
+        )
+    return data
 
 
 def read_ints(checkpoint: Checkpoint, name: str, source: ByteSource | None = None) -> array[int]:

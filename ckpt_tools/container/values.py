@@ -9,30 +9,25 @@ from __future__ import annotations
 
 import functools
 import math
-import mmap
-import os
 import struct
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ckpt_tools.container.read import find, is_pickled, iter_tensor, local_source
-from ckpt_tools.errors import InputError
+from ckpt_tools.container.read import find, local_source
+from ckpt_tools.container.windows import fold
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     import numpy.typing as npt
 
     from ckpt_tools.container.source import ByteSource
-    from ckpt_tools.model import Checkpoint, TensorInfo
+    from ckpt_tools.model import Checkpoint
 
     Array = npt.NDArray[Any]
 
-WINDOW = 32 * 1024 * 1024  # bytes that one task maps; a multiple of every block and page size
 BLOCK = 128 * 1024  # elements that are converted at a time: 512 KiB of float32
 _DOT = 8192  # elements per dot product; BLAS starts threads of its own above 10,000
-_MAX_THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -115,8 +110,6 @@ def scan(
 ) -> dict[str, TensorStats | None]:
     """Statistics of tensors by name, each byte read once; ``None`` for dtypes without plain values (F6, C64).
 
-    Memory stays flat: a few windows of :data:`WINDOW` bytes, whatever the size of the checkpoint.
-
     Args:
         checkpoint: Where the tensors are.
         names: Which of them; all by default.
@@ -129,78 +122,9 @@ def scan(
     """
     source = source or local_source(checkpoint)
     tensors = [find(checkpoint, name) for name in (checkpoint.tensors if names is None else names)]
-    parts: dict[str, _Part] = {}
-    maps = _Maps()
-    with ThreadPoolExecutor(threads or min(os.cpu_count() or 1, _MAX_THREADS)) as pool:
-        pending = []
-        for tensor in tensors:
-            kernel = _kernel(tensor.dtype)
-            if kernel is None:
-                continue
-            parts[tensor.name] = _Part()
-            path = None if is_pickled(checkpoint, tensor) else source.local(tensor.file)
-            if path is None:
-                # Not mappable: the bytes come in pieces, one after the other.
-                pieces = iter_tensor(checkpoint, tensor.name, source, WINDOW)
-                pending.append((tensor.name, pool.submit(_fold, kernel, pieces)))
-                continue
-            if tensor.start == tensor.stop:
-                continue
-            mapped = maps.of(str(path), tensor)
-            for start in range(tensor.start, tensor.stop, WINDOW):
-                stop = min(start + WINDOW, tensor.stop)
-                pending.append((tensor.name, pool.submit(_window, kernel, mapped, start, stop)))
-        for name, future in pending:
-            parts[name] += future.result()
+    kernels = {tensor.name: kernel for tensor in tensors if (kernel := _kernel(tensor.dtype)) is not None}
+    parts = fold(checkpoint, kernels, _Part(), source, threads)
     return {tensor.name: parts[tensor.name].stats() if tensor.name in parts else None for tensor in tensors}
-
-
-def _fold(kernel: Callable[[Any], _Part], pieces: Iterator[bytes]) -> _Part:
-    part = _Part()
-    for piece in pieces:
-        part += kernel(piece)
-    return part
-
-
-class _Maps:
-    """Memory maps of files, each made once; they close when the last view of them goes."""
-
-    def __init__(self) -> None:
-        self._maps: dict[str, mmap.mmap] = {}
-
-    def of(self, path: str, tensor: TensorInfo) -> mmap.mmap:
-        """The map that holds a tensor.
-
-        Raises:
-            InputError: The file can't be mapped, or ends before the tensor does.
-        """
-        if path not in self._maps:
-            try:
-                with open(path, "rb") as file:
-                    self._maps[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            except (OSError, ValueError) as error:
-                raise InputError(
-                    f"{path}: the file can't be mapped ({error})", "check with `ls -la`"
-                ) from error
-        mapped = self._maps[path]
-        if len(mapped) < tensor.stop:
-            raise InputError(
-                f"{tensor.file} ends inside tensor {tensor.name!r}: "
-                f"{len(mapped):,} bytes, {tensor.stop:,} needed",
-                "the file is truncated; download or copy it again",
-            )
-        return mapped
-
-
-def _window(kernel: Callable[[Any], _Part], mapped: mmap.mmap, start: int, stop: int) -> _Part:
-    part = kernel(memoryview(mapped)[start:stop])
-    if hasattr(mmap, "MADV_DONTNEED"):
-        # Whole pages inside the window leave this process; they stay in the page cache.
-        first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
-        length = stop // mmap.PAGESIZE * mmap.PAGESIZE - first
-        if length > 0:
-            mapped.madvise(mmap.MADV_DONTNEED, first, length)
-    return part
 
 
 # -- kernels: bytes of whole elements -> _Part
@@ -218,7 +142,7 @@ def _kernel(dtype: str) -> Callable[[Any], _Part] | None:
 
 
 # Bits of the integer view, and the pattern of +infinity.
-_FLOATS: Mapping[str, tuple[int, int]] = {
+FLOATS: Mapping[str, tuple[int, int]] = {
     "BF16": (16, 0x7F80),
     "F16": (16, 0x7C00),
     "F32": (32, 0x7F80_0000),
@@ -246,7 +170,7 @@ _INTEGERS: Mapping[str, str] = {
 def _floats(dtype: str, data: Any) -> _Part:
     import numpy as np
 
-    bits, infinity = _FLOATS[dtype]
+    bits, infinity = FLOATS[dtype]
     patterns = np.frombuffer(data, f"<u{bits // 8}")
     part = _Part()
     with np.errstate(over="ignore", invalid="ignore"):  # sums that overflow are looked at again
@@ -278,10 +202,10 @@ def _float_block(dtype: str, block: Array, infinity: int) -> _Part:
     high = signed_top if signed_top >= 0 else int(block.min())
     zero = len(block) - int(np.count_nonzero(block + block))  # doubling drops the sign bit
     total, squares = _sums(_values(dtype, block)) if zero < len(block) else (0.0, 0.0)
-    return _Part(len(block), _number(dtype, low), _number(dtype, high), total, squares, 0, 0, zero)
+    return _Part(len(block), number(dtype, low), number(dtype, high), total, squares, 0, 0, zero)
 
 
-def _number(dtype: str, pattern: int) -> float:
+def number(dtype: str, pattern: int) -> float:
     """The value of one bit pattern."""
     code, size = _STRUCTS[dtype]
     if dtype == "BF16":

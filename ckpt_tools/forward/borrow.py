@@ -10,7 +10,7 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ckpt_tools.container.read import is_pickled, read_tensor
+from ckpt_tools.container.read import is_pickled, read_rows, read_tensor
 from ckpt_tools.errors import InputError
 from ckpt_tools.forward._torch import torch
 from ckpt_tools.forward.loading import DTYPES, load
@@ -65,21 +65,13 @@ class Reader:
     def rows(self, name: str, ids: Sequence[int]) -> bytes:
         """Rows of a matrix, neighbours in one read. ``ids`` are ascending and inside it."""
         info = self.checkpoint.tensors[name]
-        width = info.nbytes // info.shape[0]
         if is_pickled(self.checkpoint, info):
-            whole = self._pickled(name)
+            whole, width = self._pickled(name), info.nbytes // info.shape[0]
             return b"".join(whole[i * width : (i + 1) * width] for i in ids)
         pieces, first = [], 0
         for at in range(1, len(ids) + 1):
             if at == len(ids) or ids[at] != ids[at - 1] + 1:
-                start, stop = info.start + ids[first] * width, info.start + (ids[at - 1] + 1) * width
-                data = self.source.read(info.file, start, stop)
-                if len(data) != stop - start:
-                    raise InputError(
-                        f"{info.file} ends inside tensor {name!r}",
-                        "the file is truncated; download or copy it again",
-                    )
-                pieces.append(data)
+                pieces.append(read_rows(self.checkpoint, name, ids[first], ids[at - 1] + 1, self.source))
                 first = at
         out = b"".join(pieces)
         self.bytes_read += len(out)

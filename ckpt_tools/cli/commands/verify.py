@@ -113,6 +113,7 @@ def _verify(path: str, policy: Policy, output: Output, options: dict[str, Any]) 
         ignore=(*options.pop("ignore"), *policy.ignore),
         ignored_because=policy.ignore,
         offline=output.offline,
+        stats=output.format == "html",  # the one format that draws them
         **options,
     )
     return verify(request)

@@ -10,8 +10,7 @@ import pytest
 import torch  # noqa: TID251  # the reference
 from safetensors.torch import save_file
 
-from ckpt_tools.container import open_checkpoint, scan
-from ckpt_tools.container import values as module
+from ckpt_tools.container import open_checkpoint, scan, windows
 from ckpt_tools.container.values import TensorStats, table
 from ckpt_tools.errors import InputError
 from tests.unit.container.folders import framed
@@ -167,7 +166,7 @@ def test_dtypes_without_plain_values(dtype, size, tmp_path):
 
 
 def test_windows_and_threads_make_no_difference(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "WINDOW", 8192)
+    monkeypatch.setattr(windows, "WINDOW", 8192)
     tensors = {"a": NORMAL.to(torch.bfloat16), "b": NORMAL.to(torch.float8_e4m3fn), "c": torch.arange(5000)}
     for threads in (1, 3):
         compare(tensors, tmp_path, threads=threads)
