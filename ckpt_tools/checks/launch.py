@@ -28,20 +28,6 @@ class _Row:
 
 _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
 
-#: Problems that a check of another family finds from the same facts.
-ELSEWHERE = frozenset(
-    {
-        "draft-quantization-copied",  # QNT003
-        "context-override",  # CTX001
-        "draft-context",  # CTX002
-        "dtype-mixed",  # DTY001
-        "tp-heads",  # TPX001
-        "tp-kv-heads",
-        "tp-intermediate",
-        "unserved-draft",  # PAR002
-    }
-)
-
 ROWS = (
     _Row(
         "LCH001",
@@ -55,6 +41,7 @@ ROWS = (
             "no-model",
             "speculative-key",
             "speculative-json",
+            "stray-word",
         ),
         """A flag or value that the engine's parser refuses.
 
@@ -197,7 +184,7 @@ ROWS = (
         "LCH011",
         "refused-combination",
         _E,
-        ("rejection-sampling", "pipeline-parallel"),
+        ("rejection-sampling", "pipeline-parallel", "runner"),
         """A combination that the engine refuses.
 
     Checks: rejection sampling has a draft of the target's whole vocabulary; pipeline parallelism an algorithm that takes it.
@@ -222,8 +209,6 @@ ROWS = (
     """,
     ),
 )
-
-IDS = frozenset(i for row in ROWS for i in row.ids)
 
 
 def _function(row: _Row) -> CheckFunction:
