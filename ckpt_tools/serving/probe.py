@@ -86,6 +86,7 @@ def probe(
             "target": str((target or _invented_target(draft, place)).resolve()),
             "algorithm": names.get(algorithm, algorithm),
             "dtype": dtype,
+            "scratch": folder,
             "speculative": dict(speculative or {}),
         }
         (place / "request.json").write_text(json.dumps(request), encoding="utf-8")

@@ -14,7 +14,6 @@ import importlib.machinery
 import json
 import os
 import sys
-import tempfile
 import types
 from typing import Any
 
@@ -197,8 +196,8 @@ def constant(torch: Any, tensor: Any) -> bool:
 # ---- engines
 
 
-def _distributed_file() -> str:
-    return "file://" + os.path.join(tempfile.mkdtemp(prefix="ckpt-probe-"), "rendezvous")
+def _distributed_file(request: dict[str, Any]) -> str:
+    return "file://" + os.path.join(request["scratch"], "rendezvous")
 
 
 def sglang(request: dict[str, Any], torch: Any, answer: dict[str, Any]) -> Any:
@@ -220,7 +219,7 @@ def sglang(request: dict[str, Any], torch: Any, answer: dict[str, Any]) -> Any:
         if setter is not None:
             setter(args)
     state.init_distributed_environment(
-        world_size=1, rank=0, local_rank=0, backend="gloo", distributed_init_method=_distributed_file()
+        world_size=1, rank=0, local_rank=0, backend="gloo", distributed_init_method=_distributed_file(request)
     )
     state.initialize_model_parallel(backend="gloo")
 
@@ -294,7 +293,7 @@ def vllm(request: dict[str, Any], torch: Any, answer: dict[str, Any]) -> Any:
     draft = config.speculative_config.draft_model_config
     answer["stage"] = "class"
     with configs.set_current_vllm_config(config):
-        state.init_distributed_environment(1, 0, _distributed_file(), 0, "gloo")
+        state.init_distributed_environment(1, 0, _distributed_file(request), 0, "gloo")
         state.ensure_model_parallel_initialized(1, 1)
         with unwritten(torch), dtypes.set_default_torch_dtype(draft.dtype), torch.device("cpu"):
             model = utils.initialize_model(vllm_config=config, model_config=draft)

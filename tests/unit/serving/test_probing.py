@@ -220,7 +220,14 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def ask(draft: Path, **more) -> dict:
-    return {"engine": "sglang", "draft": str(draft), "algorithm": "EAGLE3", "dtype": "auto"} | more
+    asked = {
+        "engine": "sglang",
+        "draft": str(draft),
+        "algorithm": "EAGLE3",
+        "dtype": "auto",
+        "scratch": str(draft),
+    }
+    return asked | more
 
 
 def test_in_process(engine: Path, tmp_path: Path) -> None:
@@ -315,7 +322,7 @@ def test_vllm_in_miniature(monkeypatch: pytest.MonkeyPatch) -> None:
     module("vllm.model_executor.model_loader.utils", initialize_model=lambda **_: Draft())
     module("vllm.utils.torch_utils", set_default_torch_dtype=nothing)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    request = {"engine": "vllm", "draft": "/d", "target": "/t", "algorithm": "eagle3", "dtype": "auto",
+    request = {"engine": "vllm", "draft": "/d", "target": "/t", "algorithm": "eagle3", "dtype": "auto", "scratch": "/s",
                "speculative": {"parallel_drafting": True}}  # fmt: skip
     got = load_map(probe_child.probe(request))
     assert seen["speculative_config"] == {
