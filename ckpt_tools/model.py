@@ -7,7 +7,7 @@ is a server that loads it, at a version.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -171,10 +171,6 @@ class Checkpoint:
     def num_parameters(self) -> int:
         """Elements of the floating-point tensors (a d2t table is no parameter)."""
         return sum(t.numel for t in self.tensors.values() if t.dtype[0] in "FB" and t.dtype != "BOOL")
-
-    def with_findings(self, findings: Iterable[Finding]) -> Checkpoint:
-        """The same checkpoint with more findings."""
-        return replace(self, findings=(*self.findings, *findings))
 
 
 @dataclass(frozen=True)

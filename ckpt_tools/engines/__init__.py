@@ -1,7 +1,7 @@
 """Engines: which there are, which contract answers for a version, what their loaders do with a draft.
 
-An engine is a package below this one with a module-level ``ENGINE`` (:class:`EngineContract`); it is
-found, not listed.
+An engine is a package below this one whose module ``engine`` holds an ``ENGINE``
+(:class:`~ckpt_tools.engines.contract.EngineContract`); it is found, not listed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.engines.versions import nearest, parse
 from ckpt_tools.errors import UsageError
@@ -18,36 +18,8 @@ from ckpt_tools.model import Engine
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ckpt_tools.engines.contract import EngineContract
     from ckpt_tools.model import Checkpoint, LoadMap, Target
-
-
-class EngineContract(Protocol):
-    """What an engine's package offers as ``ENGINE``.
-
-    Attributes:
-        name: As in ``--engine``.
-        contracts: Versions whose behaviour is known, oldest first.
-        default: The version meant when none is given.
-    """
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def contracts(self) -> tuple[str, ...]: ...
-    @property
-    def default(self) -> str: ...
-
-    def load_map(
-        self,
-        engine: Engine,
-        checkpoint: Checkpoint,
-        target: Target | None = None,
-        *,
-        algorithm: str | None = None,
-        **options: Any,
-    ) -> LoadMap:
-        """What the engine's loader does with *checkpoint*."""
-        ...
 
 
 def engines() -> Mapping[str, EngineContract]:
@@ -104,6 +76,6 @@ def _discover() -> Mapping[str, EngineContract]:
     found: dict[str, EngineContract] = {}
     for module in pkgutil.iter_modules(__path__):
         if module.ispkg:
-            contract: EngineContract = importlib.import_module(f"{__name__}.{module.name}").ENGINE
+            contract: EngineContract = importlib.import_module(f"{__name__}.{module.name}.engine").ENGINE
             found[contract.name] = contract
     return found

@@ -325,17 +325,6 @@ def _weights(source: Side, result: Side) -> Iterator[tuple[str, Side]]:
             yield f"tensor {name}", replace(result, tensors={**result.tensors, name: wanted})
 
 
-def differing_tensors(source: Side, result: Side) -> tuple[str, ...]:
-    """Canonical tensors that one side lacks or whose values differ."""
-    names = source.tensors.keys() | result.tensors.keys()
-    out = []
-    for name in sorted(names):
-        a, b = source.tensors.get(name), result.tensors.get(name)
-        if a is None or b is None or a.shape != b.shape or not torch.equal(a, b):
-            out.append(name)
-    return tuple(out)
-
-
 def _causes(
     source: Side, result: Side, inputs: Inputs, steps: int, tolerance: float, before: Sequence[StepDifference]
 ) -> tuple[Cause, ...]:

@@ -18,7 +18,6 @@ from ckpt_tools.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-LayerType = Literal["llama", "qwen3", "mla"]
 ALL_TYPES: frozenset[str] = frozenset({"llama", "qwen3", "mla"})
 NO_TYPES: frozenset[str] = frozenset()
 

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     Progress = Callable[[int, int], None]
 
 PREFIX = "hf://"
-HEAD_BYTES = (
-    16 * 1024
-)  # read of a weight file at once, so that a draft's header takes one request and not two
 CACHED_SUFFIXES = (".json", ".md", ".txt", ".yaml", ".yml", ".jinja")
 CACHED_SIZE = 32 * 1024 * 1024
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ckpt_tools.engines import resolve
-from ckpt_tools.engines.sglang import load_map, parameter_shapes
+from ckpt_tools.engines.sglang.loadmap import load_map, parameter_shapes
 from ckpt_tools.model import Checkpoint, FileInfo, LoadMap, TensorInfo
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "recorded"

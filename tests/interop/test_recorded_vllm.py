@@ -13,8 +13,12 @@ from typing import Any
 
 import pytest
 
+from ckpt_tools.checks.base import Context
+from ckpt_tools.checks.capture import engine_capture
 from ckpt_tools.engines import resolve
-from ckpt_tools.engines.vllm import derive_method, detect_method, load_map, ownership, semantics
+from ckpt_tools.engines.vllm.config import derive_method, detect_method
+from ckpt_tools.engines.vllm.loadmap import load_map
+from ckpt_tools.formats import read_draft
 from ckpt_tools.model import Checkpoint, FileInfo, LoadMap, Target, TensorInfo
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -196,9 +200,9 @@ def test_whose_embedding_and_head_is_what_the_runners_decide() -> None:
             entry = recording.cases.cases[case]
             target = target_of(entry["target"], recording.cases.targets[entry["target"]])
             draft = checkpoint(case, *recording.cases.build(case))
-            found = ownership(engine, draft, target, method=answer["method"], runner=runner)
+            found = load_map(engine, draft, target, method=answer["method"], runner=runner).parameters
             owners = [
-                found[name].owner == "target" for name in ("model.embed_tokens.weight", "lm_head.weight")
+                found[name].filled_by == "target" for name in ("model.embed_tokens.weight", "lm_head.weight")
             ]
             compared += 1
             if owners != shared:
@@ -207,15 +211,26 @@ def test_whose_embedding_and_head_is_what_the_runners_decide() -> None:
     assert compared >= 1700
 
 
-def test_the_ids_that_v2_captures() -> None:
+@pytest.mark.parametrize("runner", ["V1", "V2"])
+def test_the_layers_that_the_runners_capture(runner: str) -> None:
+    """Where the runner takes ids from the config, they are those; where it has none, the defaults."""
     recording, engine = recordings()["recorded"], resolve("vllm==0.33.0", "--engine")
     compared, wrong = 0, []
     for case, answer in runners().items():
-        if "capture_v2" not in answer:
+        key = f"capture_{runner.lower()}"
+        entry, draft = recording.cases.cases[case], checkpoint(case, *recording.cases.build(case))
+        target = target_of(entry["target"], recording.cases.targets[entry["target"]])
+        read = read_draft(draft, target)
+        if key not in answer or read is None:
             continue
-        found = semantics(engine, checkpoint(case, *recording.cases.build(case)), method=answer["method"])
+        expected = tuple(k - 1 for k in answer[key]) if answer[key] else None
+        found = engine_capture(Context(draft, read, target, engine), runner)
+        # The DFlash family's ids mean the same to every engine.
+        layers = read.facts.capture_layers if found is None else found.layers
+        if found is not None and found.source in ("default", "off"):
+            layers = None
         compared += 1
-        if found.get("capture_ids_v2") != tuple(answer["capture_v2"] or ()):
-            wrong.append((case, found, answer["capture_v2"]))
+        if layers != expected:
+            wrong.append((case, layers, expected))
     assert not wrong
-    assert compared >= 1600
+    assert compared >= 1690

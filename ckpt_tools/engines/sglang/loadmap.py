@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ckpt_tools.engines.sglang import (
     architectures,
@@ -32,31 +32,6 @@ if TYPE_CHECKING:
 EAGLE3 = (*llama_eagle3.CLASSES, *mla_eagle3.CLASSES)
 _FAMILIES = {cls: family for family in (llama_eagle3, mla_eagle3, llama, dflash) for cls in family.CLASSES}
 MODELLED = tuple(_FAMILIES)
-CONTRACTS = ("0.5.9", "0.5.12", "0.5.23")
-
-
-@dataclass(frozen=True)
-class SGLang:
-    """SGLang's contract (``engines.EngineContract``)."""
-
-    name: str = "sglang"
-    contracts: tuple[str, ...] = CONTRACTS
-    default: str = CONTRACTS[-1]
-
-    def load_map(
-        self,
-        engine: Engine,
-        checkpoint: Checkpoint,
-        target: Target | None = None,
-        *,
-        algorithm: str | None = None,
-        **options: Any,  # noqa: ARG002 - what only other engines ask for
-    ) -> LoadMap:
-        """See :func:`load_map`."""
-        return load_map(engine, checkpoint, target, algorithm=algorithm)
-
-
-ENGINE = SGLang()
 
 
 def load_map(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ckpt_tools.engines import sglang
+from ckpt_tools.engines.sglang import engine as sglang
 from ckpt_tools.engines.sglang import hf
 from ckpt_tools.engines.sglang.features import features
 from ckpt_tools.engines.sglang.refusal import Refused
 from ckpt_tools.engines.sglang_ext.head import ARCHITECTURE, Head, HeadError, read_head
-from ckpt_tools.engines.sglang_ext.releases import RELEASES, release
+from ckpt_tools.engines.sglang_ext.releases import release
 from ckpt_tools.engines.versions import nearest
 from ckpt_tools.model import Engine, Fill, LoadMap
 
@@ -20,47 +19,33 @@ if TYPE_CHECKING:
 _EMBED = "model.embed_tokens.weight"
 
 
-@dataclass(frozen=True)
-class SGLangExt:
-    """SGLang's contract with the package (``engines.EngineContract``)."""
-
-    name: str = "sglang-ext"
-    contracts: tuple[str, ...] = RELEASES
-    default: str = RELEASES[-1]
-
-    def load_map(
-        self,
-        engine: Engine,
-        checkpoint: Checkpoint,
-        target: Target | None = None,
-        *,
-        algorithm: str | None = None,
-        **options: Any,
-    ) -> LoadMap:
-        """What the loader does; a class that isn't ckpt's loads as in SGLang.
-
-        Args:
-            engine: Resolved for ``sglang-ext``.
-            checkpoint: Headers and config are read, no values.
-            target: Not needed: the draft's loader reads nothing of it.
-            algorithm: As for SGLang; ckpt's class is served as EAGLE3 alone.
-            options: ``cuda_graphs``, whether decoding is captured (True); for other classes, as for SGLang.
-        """
-        if not builds(checkpoint):
-            contract = nearest(sglang.ENGINE.contracts, engine.version)
-            plain = Engine(sglang.ENGINE.name, engine.version, contract, engine.why)
-            return sglang.ENGINE.load_map(plain, checkpoint, target, algorithm=algorithm, **options)
-        return load_map(engine, checkpoint, cuda_graphs=bool(options.get("cuda_graphs", True)))
-
-
 def builds(checkpoint: Checkpoint) -> bool:
     """Whether ckpt's class is the one that SGLang builds: the first of ``architectures`` that is registered."""
     named = (checkpoint.config or {}).get("architectures")
     return isinstance(named, list) and ARCHITECTURE in named
 
 
-def load_map(engine: Engine, checkpoint: Checkpoint, *, cuda_graphs: bool = True) -> LoadMap:
-    """What ckpt's class does with a folder that names it: all is filled, or it raises with the names."""
+def load_map(
+    engine: Engine,
+    checkpoint: Checkpoint,
+    target: Target | None = None,
+    *,
+    algorithm: str | None = None,
+    cuda_graphs: bool = True,
+) -> LoadMap:
+    """What ckpt's class does with a folder that names it: all is filled, or it raises with the names.
+
+    Args:
+        engine: Resolved for ``sglang-ext``.
+        checkpoint: Headers and config are read, no values. A class that isn't ckpt's loads as in SGLang.
+        target: Not needed: the draft's loader reads nothing of it.
+        algorithm: As for SGLang; ckpt's class is served as EAGLE3 alone.
+        cuda_graphs: Decoding is captured.
+    """
+    if not builds(checkpoint):
+        contract = nearest(sglang.ENGINE.contracts, engine.version)
+        plain = Engine(sglang.ENGINE.name, engine.version, contract, engine.why)
+        return sglang.ENGINE.load_map(plain, checkpoint, target, algorithm=algorithm)
     names = tuple(checkpoint.tensors)
     try:
         config = hf.read(checkpoint.config or {}, features(engine).transformers, checkpoint.root)

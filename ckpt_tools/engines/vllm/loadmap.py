@@ -59,26 +59,6 @@ def load_map(
     return LoadMap(parameters, unused, loaded.error, built.root.cls, stage)
 
 
-def ownership(
-    engine: Engine,
-    checkpoint: Checkpoint,
-    target: Target | None = None,
-    *,
-    algorithm: str | None = None,
-    method: str | None = None,
-    parallel_drafting: bool | None = None,
-    runner: str | None = None,
-) -> dict[str, sharing.Shared]:
-    """Whose embedding and head the served draft uses, by parameter name; empty when it is refused before loading.
-
-    Arguments as for :func:`load_map`.
-    """
-    try:
-        return _load(engine, checkpoint, target, Asked(method, parallel_drafting, algorithm), runner).owners
-    except Refused:
-        return {}
-
-
 @dataclass(frozen=True)
 class _Loaded:
     """A draft class after its tensors were offered; ``built`` is ``None`` for a class that isn't modelled."""

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpt_tools.engines.vllm.contract import CONTRACTS, Contract
 from ckpt_tools.engines.vllm.refusal import refuse_config
 
 if TYPE_CHECKING:
     from ckpt_tools.engines.vllm.config import Resolved
-    from ckpt_tools.model import Engine
+    from ckpt_tools.engines.vllm.contract import Contract
 
 # v1/worker/gpu/spec_decode/__init__.py: the drafts whose candidate head only V2 calls
 CANDIDATE_HEADS = frozenset({"DFlash2DraftModel", "DFlash2BeamDraftModel", "LiLiCorrDraftModel"})
@@ -45,21 +44,3 @@ def check_runner(resolved: Resolved, runner: str) -> None:
             what.append("DFlash candidate-head drafts")
     if what:
         raise refuse_config("ValueError", f"Model Runner V1 does not support: {', '.join(what)}")
-
-
-def runner_for(engine: Engine, algorithm: str) -> tuple[str, str]:
-    """The runner that a default start takes for a draft.
-
-    Args:
-        engine: Name and version.
-        algorithm: eagle, eagle3, peagle, dflash, dflash2, dspark or mtp.
-
-    Returns:
-        (``V1`` or ``V2``, where it was read). In 0.25.0 V2 took DSpark and *dense* targets alone; the answer there is
-        that for a dense target.
-    """
-    contract = CONTRACTS[engine.contract]
-    reference = contract.references.get("runners", "")
-    if "V2" not in contract.runners or algorithm == "peagle":
-        return "V1", reference
-    return "V2", reference

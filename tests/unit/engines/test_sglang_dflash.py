@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ckpt_tools.engines import load_map, resolve
-from ckpt_tools.engines.sglang import parameter_shapes
+from ckpt_tools.engines.sglang.loadmap import parameter_shapes
 from ckpt_tools.model import Checkpoint, FileInfo, LoadMap, TensorInfo
 
 H, V = 64, 256

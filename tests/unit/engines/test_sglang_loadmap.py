@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpt_tools.engines import load_map, resolve
-from ckpt_tools.engines.sglang import ENGINE, MODELLED, parameter_shapes
 from ckpt_tools.engines.sglang.architectures import registered
+from ckpt_tools.engines.sglang.engine import ENGINE
 from ckpt_tools.engines.sglang.features import features
-from ckpt_tools.engines.sglang.loadmap import load_order
+from ckpt_tools.engines.sglang.loadmap import MODELLED, load_order, parameter_shapes
 from ckpt_tools.model import Checkpoint, FileInfo, LoadMap, TensorInfo
 
 H, V, VD = 64, 256, 128

@@ -14,9 +14,11 @@ from ckpt_tools.cli.root import main
 from ckpt_tools.engines import contract_note, engines, load_map, resolve
 from ckpt_tools.engines.capture import captured, default_layers
 from ckpt_tools.engines.sglang.refusal import Refused
-from ckpt_tools.engines.trtllm import ENGINE, capture, flags, parameter_shapes
+from ckpt_tools.engines.trtllm import capture, flags
 from ckpt_tools.engines.trtllm.contract import SOURCES
+from ckpt_tools.engines.trtllm.engine import ENGINE
 from ckpt_tools.engines.trtllm.loading import files_read, load, renamed
+from ckpt_tools.engines.trtllm.loadmap import parameter_shapes
 from ckpt_tools.engines.trtllm.model import Module
 from ckpt_tools.engines.versions import parse
 from ckpt_tools.model import FileInfo, Fill, TensorInfo

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from ckpt_tools.engines.vllm import derive_method, detect_method
-from ckpt_tools.engines.vllm.config import Asked, Fields, rename, resolve_config
+from ckpt_tools.engines.vllm.config import Asked, Fields, derive_method, detect_method, rename, resolve_config
 from ckpt_tools.engines.vllm.contract import CONTRACTS
 from ckpt_tools.engines.vllm.hf import classes
 from ckpt_tools.engines.vllm.refusal import Refused

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ckpt_tools.engines import resolve
-from ckpt_tools.engines.vllm import load_map
+from ckpt_tools.engines.vllm.loadmap import load_map
 from tests.unit.engines.vllm_drafts import (
     INTER,
     VD,

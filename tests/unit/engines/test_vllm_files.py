@@ -10,8 +10,8 @@ import pytest
 
 from ckpt_tools.container.index import Index
 from ckpt_tools.engines import resolve
-from ckpt_tools.engines.vllm import load_map
 from ckpt_tools.engines.vllm.files import tensors
+from ckpt_tools.engines.vllm.loadmap import load_map
 from ckpt_tools.engines.vllm.refusal import Refused
 from ckpt_tools.model import FileInfo, TensorInfo
 from tests.unit.engines.vllm_drafts import H, checkpoint, config, eagle3, target

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpt_tools.engines import engines, resolve
-from ckpt_tools.engines.vllm import ENGINE, ownership, runner_for
+from ckpt_tools.engines.vllm.engine import ENGINE
 from tests.unit.engines.vllm_drafts import (
     INTER,
     VD,
@@ -476,14 +476,6 @@ def test_older_releases_build_and_share_otherwise() -> None:
     assert mapped(config(draft_vocab_size=V), full, "0.33.0").stage == "load"
 
 
-def test_the_default_runner() -> None:
-    latest, old = resolve("vllm==0.33.0", "--engine"), resolve("vllm==0.17.0", "--engine")
-    assert runner_for(latest, "eagle3")[0] == "V2"
-    assert runner_for(latest, "peagle")[0] == "V1"
-    assert runner_for(old, "eagle3")[0] == "V1"
-    assert "config/vllm.py" in runner_for(latest, "eagle3")[1]
-
-
 def test_a_class_without_a_model_here_is_named_only() -> None:
     found = mapped(config(architectures=["EagleMiniCPMForCausalLM"]), eagle3(), method="eagle")
     assert (found.architecture, found.refused, found.parameters) == ("EagleMiniCPMForCausalLM", None, {})
@@ -535,12 +527,3 @@ def test_any_value_of_a_known_key_gives_a_map_or_the_engines_refusal(key: str, v
     for settings in (config(**{key: value}), speculators(layer={key: value}), speculators(**{key: value})):
         found = mapped(settings, eagle3(), method="eagle3")
         assert found.refused is not None or found.architecture is not None
-
-
-def test_ownership_is_told_alone() -> None:
-    engine = resolve("vllm", "--engine")
-    found = ownership(engine, checkpoint(config(), eagle3()), target())
-    assert found["model.embed_tokens.weight"].owner == "target"
-    assert found["lm_head.weight"].owner == "draft"
-    assert "utils.py" in found["lm_head.weight"].reference
-    assert ownership(engine, checkpoint(None, {}), target()) == {}

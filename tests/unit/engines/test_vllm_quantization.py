@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ckpt_tools.engines import resolve
-from ckpt_tools.engines.vllm import load_map
+from ckpt_tools.engines.vllm.loadmap import load_map
 from ckpt_tools.engines.vllm.quantization import name_of
 from ckpt_tools.model import TensorInfo
 from tests.unit.engines.vllm_drafts import H, checkpoint, config, eagle3, mapped, target

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.engines import resolve
-from ckpt_tools.engines.vllm import load_map
+from ckpt_tools.engines.vllm.loadmap import load_map
 from ckpt_tools.model import Checkpoint, FileInfo, Target, TensorInfo
 
 if TYPE_CHECKING:
