@@ -193,8 +193,8 @@ def names_of_codes() -> Mapping[str, tuple[str, Severity]]:
 
 def finding(code: str, message: str, **hit: Any) -> Finding:
     """A finding of a known code, for callers outside the runner (conversions refuse with them)."""
-    name, severity = names_of_codes()[code]
-    return _finding(code, name, severity, Hit(message, **hit), None)
+    known = emitted().get(code) or checks()[code]  # the checks themselves are only loaded for their own
+    return _finding(code, known.name, known.severity, Hit(message, **hit), None)
 
 
 def as_finding(registered: Check, hit: Hit, engine: Engine | None) -> Finding:

@@ -57,8 +57,10 @@ def unwrap(names: Iterable[str]) -> Wrapper:
     while (part := _common_part(stripped.values())) is not None:
         prefix += part
         stripped = {name: now.removeprefix(part) for name, now in stripped.items()}
-    unprefixed = tuple(name for name in raw if not name.startswith(prefix))
     inner = tuple(part for part in _INNER if any(part in now for now in stripped.values()))
+    if not prefix and not inner:
+        return Wrapper("", MappingProxyType(stripped))
+    unprefixed = tuple(name for name in raw if not name.startswith(prefix))
     for part in inner:
         stripped = {name: now.replace(part, "") for name, now in stripped.items()}
     by_target: dict[str, list[str]] = {}
@@ -76,6 +78,6 @@ def _common_part(names: Iterable[str]) -> str | None:
     if not bound:
         return None
     for part in PREFIXES:
-        if all(name.startswith(part) and len(name) > len(part) for name in bound):
+        if bound[0].startswith(part) and all(n.startswith(part) and len(n) > len(part) for n in bound):
             return part
     return None

@@ -12,15 +12,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ckpt_tools.formats.names import NameMap, fits, literal_part
+from ckpt_tools.formats.names import NameMap, any_fits, literal_part
 from ckpt_tools.model import EMPTY, CaptureConvention, DraftFacts, Evidence
 
 if TYPE_CHECKING:
     from ckpt_tools.model import Target, TensorInfo
-
-
-#: How many dots of a name are looked at before its pattern is.
-_DEPTH = 3
 
 
 @dataclass(frozen=True)
@@ -39,15 +35,12 @@ class Seen:
 
     @cached_property
     def _prefixes(self) -> frozenset[str]:
-        """The beginnings of all names, cut behind each of their first dots."""
+        """The beginnings of all names, cut at each of their dots; parents of parents are ever fewer."""
         found: set[str] = set()
-        for name in self.tensors:
-            at = -1
-            for _ in range(_DEPTH):
-                at = name.find(".", at + 1)
-                if at < 0:
-                    break
-                found.add(name[: at + 1])
+        level = {name.rpartition(".")[0] for name in self.tensors}
+        while level := level - found:
+            found |= level
+            level = {name.rpartition(".")[0] for name in level}
         return frozenset(found)
 
     @cached_property
@@ -64,10 +57,8 @@ class Seen:
         literal = literal_part(pattern)
         if literal == pattern:
             return pattern in self.tensors
-        head = literal[: literal.rfind(".") + 1]
-        if head and head.count(".") <= _DEPTH and head not in self._prefixes:
-            return False
-        return any(fits(pattern, name) for name in self.tensors)
+        head = literal.rpartition(".")[0]
+        return head in self._prefixes and any_fits(pattern, self.tensors)
 
     @property
     def whole(self) -> bool:

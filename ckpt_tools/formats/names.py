@@ -40,6 +40,11 @@ def fits(pattern: str, name: str) -> bool:
     return _compiled(pattern).match(name) is not None
 
 
+def any_fits(pattern: str, names: Iterable[str]) -> bool:
+    """Whether one of many tensor names fits a pattern."""
+    return any(map(_compiled(pattern).match, names))
+
+
 def _translate(source: str, target: str, name: str) -> str | None:
     m = _compiled(source).match(name)
     if m is None:

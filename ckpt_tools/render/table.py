@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.text import Text
+import click
 
 from ckpt_tools.render._layout import columns, row_lines, together, wrapped
 from ckpt_tools.render._text import (
@@ -58,32 +56,28 @@ _FACTS = (
 
 def render(reports: Sequence[Report], style: Style) -> str:
     """All reports, one after another."""
-    out = io.StringIO()
-    console = Console(
-        file=out,
-        width=1 << 16,  # lines are wrapped here, where names are known
-        force_terminal=style.color,
-        no_color=not style.color,
-        color_system="standard" if style.color else None,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        soft_wrap=True,
-    )
-    for i, report in enumerate(reports):
-        if i:
-            console.print()
-        for text, colour in _lines(report, style):
-            console.print(_coloured(visible(text), colour))
-    return out.getvalue().rstrip("\n")
+    texts = []
+    for report in reports:
+        lines = ((visible(text), colour if style.color else "") for text, colour in _lines(report, style))
+        texts.append("\n".join(_coloured(text, colour) for text, colour in lines))
+    return "\n\n".join(texts)
 
 
-def _coloured(text: str, colour: str) -> Text:
+def _coloured(text: str, colour: str) -> str:
     """A line in its colour; of ``error[CODE]: message`` only the head has it."""
+    if not text or not colour:
+        return text
     if colour in _COLOR:
         head, bracket, rest = text.partition("]")
-        return Text.assemble((head + bracket, _COLOR[colour]), rest)
-    return Text(text, style=colour)
+        return _painted(head + bracket, _COLOR[colour]) + rest
+    return _painted(text, colour)
+
+
+def _painted(text: str, colour: str) -> str:
+    """Text in a style such as ``bold red``."""
+    words = colour.split()
+    name = next((w for w in words if w not in ("bold", "dim")), None)
+    return click.style(text, fg=name, bold="bold" in words or None, dim="dim" in words or None)
 
 
 def _lines(report: Report, style: Style) -> Iterator[Line]:

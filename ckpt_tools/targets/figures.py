@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,5 +17,5 @@ def figures() -> tuple[Mapping[str, Any], ...]:
 
     A figure that its source doesn't state is ``None``.
     """
-    text = resources.files("ckpt_tools.targets").joinpath("data/figures.json").read_text("utf-8")
+    text = (Path(__file__).parent / "data" / "figures.json").read_text("utf-8")
     return tuple(json.loads(text))

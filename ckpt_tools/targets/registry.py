@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -71,6 +70,8 @@ def suggest(text: str, limit: int = 3) -> tuple[str, ...]:
     """Ids of the targets whose names come nearest to *text*, best first."""
     registry = load()
     wanted = text.strip().lower().rpartition("/")[2]
+    import difflib  # for what isn't found alone
+
     close = difflib.get_close_matches(wanted, list(registry.names), n=4 * limit, cutoff=0.55)
     starts = sorted(name for name in registry.names if wanted and name.startswith(wanted))
     return tuple(dict.fromkeys(registry.names[name] for name in [*close, *starts]))[:limit]

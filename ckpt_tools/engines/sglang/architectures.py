@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
-from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.engines.history import facts
@@ -44,7 +44,7 @@ NEXT_TOKEN_HEADS: Mapping[str, str] = {
 @lru_cache(maxsize=32)
 def registered(version: str) -> frozenset[str]:
     """The architectures that a release registers: of one that wasn't read, the nearest older one's and the draft classes added since."""
-    text = (files("ckpt_tools.engines.sglang") / "data" / "architectures.json").read_text("utf-8")
+    text = (Path(__file__).parent / "data" / "architectures.json").read_text("utf-8")
     known: Mapping[str, list[str]] = json.loads(text)
     names = set(known[nearest(tuple(known), version)])
     for fact in facts("sglang"):  # "draft_class.<name>"

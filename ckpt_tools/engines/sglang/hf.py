@@ -10,7 +10,7 @@ import json
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.engines.sglang.refusal import Refused
@@ -62,7 +62,7 @@ def pin(transformers: str) -> Mapping[str, Any]:
     """The data of the newest recorded transformers that isn't newer than *transformers*."""
     major = parse(transformers).major
     version = nearest(tuple(p for p in PINS if parse(p).major == major) or PINS, transformers)
-    text = (files("ckpt_tools.engines.sglang") / "data" / f"transformers-{version}.json").read_text("utf-8")
+    text = (Path(__file__).parent / "data" / f"transformers-{version}.json").read_text("utf-8")
     data: Mapping[str, Any] = json.loads(text)
     return data
 

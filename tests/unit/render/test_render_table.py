@@ -151,7 +151,7 @@ def test_colour_only_when_asked() -> None:
     plain = render("table", all_reports(), Style())
     assert "\x1b" not in plain
     coloured = render("table", [verify_report()], Style(color=True))
-    assert "\x1b[1;31merror[CTX001]\x1b[0m: the draft's" in coloured
+    assert "\x1b[31m\x1b[1merror[CTX001]\x1b[0m: the draft's" in coloured
 
 
 def test_markup_and_emoji_of_a_message_are_text() -> None:
