@@ -252,11 +252,15 @@ def _facts(result: Smoke, extra: tuple[Check, ...]) -> dict[str, Any]:
 
 
 def _findings(checks: list[dict[str, Any]], result: Smoke, engine: Engine) -> Iterator[Finding]:
-    for check in checks:
-        if not check["ok"]:
-            code = next(c for start, c in CODES if check["name"].startswith(start))
-            what = check["name"].removeprefix("finite-") if code == "VAL021" else ""
-            yield finding(code, f"{what}: {check['detail']}" if what else check["detail"])
+    failed = [
+        (next(c for start, c in CODES if k["name"].startswith(start)), k) for k in checks if not k["ok"]
+    ]
+    for code, check in failed:
+        what = check["name"].removeprefix("finite-") if code == "VAL021" else ""
+        found = finding(code, f"{what}: {check['detail']}" if what else check["detail"])
+        # Statistics of weights: one that is unusual may be the training's; two together are not.
+        lone = code == "VAL028" and [c for c, _ in failed].count(code) == 1
+        yield replace(found, severity=Severity.WARNING) if lone else found
     hurt = result.damage
     if hurt is not None and hurt.top1_agreement[0] < SURVIVES:
         names = ", ".join(hurt.parameters[:3]) + (", …" if len(hurt.parameters) > 3 else "")

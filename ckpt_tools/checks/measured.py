@@ -101,7 +101,8 @@ ROWS: tuple[Code, ...] = (
         "head-untrained",
         _E,
         "The weights look like fresh or shuffled ones",
-        "(smoke) gains of norms spread, and matrices have directions that a random matrix of their size has not.",
+        "(smoke) gains of norms spread, matrices have directions that a random matrix of their size has not, and neighbours "
+        "share large rows and columns. Where one sign alone is missing, it is a warning.",
         "An untrained head is accepted by chance alone.",
         "gains of the norms spread by 0; an untrained head's are all one",
         "Take the trained checkpoint; export frameworks write missing keys as initialised.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -268,6 +269,24 @@ def test_a_dead_input_is_named(tmp_path: Path) -> None:
     report = run(draft(tmp_path / "d", kill))
     assert codes(report) == ["VAL024"]
     assert "captured layer 3" in messages(report, "VAL024")[0]
+
+
+def test_one_unusual_sign_of_training_is_a_warning_and_several_are_an_error(tmp_path: Path) -> None:
+    def ones(tensors: Tensors, config: Config) -> None:
+        for name in [n for n in tensors if "norm" in n]:
+            tensors[name] = torch.ones_like(tensors[name])
+
+    def fresh(tensors: Tensors, config: Config) -> None:
+        ones(tensors, config)
+        generator = torch.Generator().manual_seed(0)
+        for name in [n for n in tensors if "proj" in n or n == "fc.weight"]:
+            tensors[name] = torch.randn(tensors[name].shape, generator=generator).mul(0.02).to(torch.bfloat16)
+
+    def said(out: Path, edit: Callable[[Tensors, Config], None]) -> list[str]:
+        return [f.severity.value for f in run(draft(out, edit)).findings if f.code == "VAL028"]
+
+    assert said(tmp_path / "ones", ones) == ["warning"]
+    assert said(tmp_path / "fresh", fresh) == ["error"] * 3
 
 
 def test_numbers_that_are_none_are_null_in_json(tmp_path: Path) -> None:
