@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,36 +14,10 @@ from ckpt_tools.api.verifying import VerifyRequest, verify
 from ckpt_tools.errors import InputError
 from ckpt_tools.formats import read_draft
 from ckpt_tools.model import Severity
-from ckpt_tools.serving.args.command import (
-    Argument,
-    LaunchPlan,
-    Wish,
-    as_compose,
-    as_k8s,
-    as_shell,
-    launch_command,
-    one_line,
-)
+from ckpt_tools.serving.args.command import LaunchPlan, Place, Wish, launch_command
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from ckpt_tools.model import Report, Target
-
-
-def exposed(plan: LaunchPlan) -> LaunchPlan:
-    """The plan for a container: SGLang listens on the loopback unless told otherwise, and nobody is in there."""
-    if plan.engine.name == "vllm" or any(a.flag == "--host" for a in plan.arguments):
-        return plan
-    host = Argument("--host", ("0.0.0.0",), "the loopback of a container can't be reached from outside it")
-    return replace(plan, arguments=(*plan.arguments, host))
-
-
-RENDERERS: Mapping[str, Callable[[LaunchPlan], str]] = {
-    "shell": as_shell,
-    "k8s": lambda plan: as_k8s(exposed(plan)),
-    "compose": lambda plan: as_compose(exposed(plan)),
-}
 
 
 @dataclass(frozen=True)
@@ -53,6 +28,7 @@ class LaunchRequest:
         gpu_bytes: Memory of one GPU; with it, releases that load the draft after the target's pool get a fraction.
         force: Findings don't fail it.
         draft_as, target_as: What the command calls them, where that isn't what they were given as.
+        contained: The command is for a container, which needs this machine's folders at the same place.
     """
 
     path: str
@@ -70,8 +46,9 @@ class LaunchRequest:
     engine_python: str | None = None
     gpu_bytes: int | None = None
     force: bool = False
-    draft_as: str | None = None
-    target_as: str | None = None
+    draft_as: Place | None = None
+    target_as: Place | None = None
+    contained: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,19 +60,35 @@ class Launched:
     weight_bytes: int | None = None
 
 
-def served_path(given: str, target: Target) -> str:
-    """The target as a server would name it: a folder as given, else its Hub id."""
+def draft_place(given: str) -> Place:
+    """The draft as a server would name it: a folder as given, else its Hub id and revision."""
+    return Place(given) if Path(given).exists() else hub_place(given)
+
+
+def target_place(given: str, target: Target) -> Place:
+    """The target as a server would name it: a folder as given, else its Hub id and revision."""
     if target.origin == "registry":
-        return target.hf_repo or given
+        return Place(target.hf_repo or given)
     path = Path(given)
     if path.exists():
-        return str(path.parent) if path.is_file() else given
-    return hub_name(given)
+        return Place(str(path.parent) if path.is_file() else given)
+    return hub_place(given)
 
 
-def hub_name(given: str) -> str:
-    """A Hub id without what a server doesn't take in it: ``hf://`` and the revision."""
-    return given.removeprefix("hf://").partition("@")[0]
+def hub_place(given: str) -> Place:
+    """A Hub id as a server takes it: without ``hf://``, and its revision apart."""
+    repo, _, revision = given.removeprefix("hf://").partition("@")
+    return Place(repo, revision or None)
+
+
+def mounts_of(folder: str) -> tuple[str, ...]:
+    """The folders that a container needs to read one: itself, and where its links lead (the Hub's cache is made of links)."""
+    found = {folder}
+    for entry in os.scandir(folder):
+        if entry.is_symlink() and os.path.exists(entry.path):
+            found.add(os.path.dirname(os.path.realpath(entry.path)))
+    inside = {f for f in found for other in found - {f} if f.startswith(other.rstrip("/") + "/")}
+    return tuple(sorted(found - inside))
 
 
 _SETTING = re.compile(r"[A-Z_][A-Z0-9_]*=")
@@ -123,13 +116,19 @@ def launch(request: LaunchRequest) -> Launched:
             f"{request.path}: no draft format fits", "`ckpt inspect --tensors` shows what is there"
         )
     env, extra = _environment(request.extra)
-    there = request.path if Path(request.path).exists() else hub_name(request.path)
+    draft_at = request.draft_as or draft_place(request.path)
+    target_at = request.target_as or target_place(request.target, target)
+    mounts: tuple[str, ...] = ()
+    if request.contained:
+        draft_at, target_at = _absolute(draft_at), _absolute(target_at)
+        local = dict.fromkeys(p.path for p in (target_at, draft_at) if os.path.isdir(p.path))
+        mounts = tuple(dict.fromkeys(m for folder in local for m in mounts_of(folder)))
     made = launch_command(
         draft,
         target,
         engine,
-        draft_path=request.draft_as or there,
-        target_path=request.target_as or served_path(request.target, target),
+        draft_at=draft_at,
+        target_at=target_at,
         config=opened.checkpoint.config,
         wish=Wish(
             tp=request.tp,
@@ -144,14 +143,14 @@ def launch(request: LaunchRequest) -> Launched:
         ),
     )
     reasons = {**made.env_reasons, **dict.fromkeys(env, "as given after --")}
-    plan = _port(replace(made, env={**made.env, **env}, env_reasons=reasons))
+    plan = _port(replace(made, env={**made.env, **env}, env_reasons=reasons, mounts=mounts))
     checked = verify(
         VerifyRequest(
             path=request.path,
             target=request.target,
             engines=(str(engine),),
             why=request.why,
-            launch=one_line(plan),
+            launch=plan.line,
             fail_on=None if request.force else Severity.ERROR,
             offline=request.offline,
         )
@@ -164,6 +163,10 @@ def launch(request: LaunchRequest) -> Launched:
         "notes": list(plan.notes),
     }
     return Launched(plan, replace(checked, command="launch", facts=facts), weight_bytes(target))
+
+
+def _absolute(at: Place) -> Place:
+    return replace(at, path=os.path.abspath(at.path)) if os.path.isdir(at.path) else at
 
 
 def weight_bytes(target: Target) -> int | None:

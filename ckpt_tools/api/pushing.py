@@ -79,8 +79,9 @@ def without_path(value: Any, path: str, name: str) -> Any:
 
 def serving_commands(request: PushRequest, target: Target) -> dict[str, str]:
     """The launch command of each engine that can serve the draft, for the card: others' names in it, not ours."""
-    from ckpt_tools.serving.args.command import one_line
+    from ckpt_tools.serving.args.command import Place
 
+    public = public_name(request, target)
     out: dict[str, str] = {}
     for engine in request.engines or ("sglang", "vllm"):
         asked = LaunchRequest(
@@ -88,15 +89,15 @@ def serving_commands(request: PushRequest, target: Target) -> dict[str, str]:
             request.target,
             engine,
             request.why,
-            draft_as=request.repo_id,
-            target_as=public_name(request, target),
+            draft_as=Place(request.repo_id, None if request.create_pr else request.revision),
+            target_as=Place(public) if public is not None else None,
         )
         try:
             made = launch(asked)
         except CkptError:
             continue  # an engine without this algorithm has no command to show
         if made.report.verdict == "pass":
-            out[made.plan.engine.name] = one_line(made.plan)
+            out[made.plan.engine.name] = made.plan.line
     return out
 
 

@@ -59,8 +59,9 @@ def command(
     **options: Any,
 ) -> int:
     """Print the serving command and its environment, with a reason per flag, once the pair passes verify with it."""
-    from ckpt_tools.api.launching import RENDERERS, LaunchRequest, launch
+    from ckpt_tools.api.launching import LaunchRequest, launch
     from ckpt_tools.api.policy import find_policy
+    from ckpt_tools.serving.args.forms import RENDERERS
 
     if log_file is not None and not start:
         raise click.UsageError("--log-file is the server's log, and only --run starts one.")
@@ -69,7 +70,9 @@ def command(
     options["tp"] = options["tp"] or policy.tp
     options["context_length"] = options["context_length"] or policy.context_length
     options["gpu_bytes"] = options["gpu_bytes"] or _gpu_bytes()
-    request = LaunchRequest(path, engine=named, why=why, offline=output.offline, **options)
+    request = LaunchRequest(
+        path, engine=named, why=why, offline=output.offline, contained=shape != "shell", **options
+    )
     made: list[Launched] = []
 
     def work() -> Report:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ckpt_tools.serving.args.command import RENDERERS, LaunchPlan, Wish, launch_command, one_line
+from ckpt_tools.serving.args.command import LaunchPlan, Place, Wish, launch_command
+from ckpt_tools.serving.args.forms import RENDERERS
 from ckpt_tools.serving.args.launch import Flag, Launch, parse_launch, parse_launches
 from ckpt_tools.serving.args.problem import Problem
 from ckpt_tools.serving.args.problems import launch_problems
@@ -15,11 +16,11 @@ __all__ = [
     "Launch",
     "LaunchPlan",
     "Option",
+    "Place",
     "Problem",
     "Wish",
     "launch_command",
     "launch_problems",
-    "one_line",
     "parse_launch",
     "parse_launches",
     "table",

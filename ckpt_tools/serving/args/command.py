@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _STEPS = 3  # what both engines' own examples use for a chain
 _OVERRIDE = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
+_DRAFT_REVISION = "--speculative-draft-model-revision"
 _FRACTION = 0.88  # SGLang's own static fraction on a large GPU, before a draft is counted
 
 
@@ -47,6 +48,7 @@ class LaunchPlan:
         env: Variables with their values; ``env_reasons`` says why.
         notes: What the command can't say.
         port: Where the server will listen.
+        mounts: Folders of this machine that a container needs at the same place.
     """
 
     engine: Engine
@@ -56,12 +58,18 @@ class LaunchPlan:
     env_reasons: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     notes: tuple[str, ...] = ()
     port: int = 30000
+    mounts: tuple[str, ...] = ()
 
     @property
     def argv(self) -> tuple[str, ...]:
         """The whole command."""
         words = [word for a in self.arguments for word in ((a.flag, *a.values) if a.flag else a.values)]
         return (*self.program, *words)
+
+    @property
+    def line(self) -> str:
+        """The command on one line, quoted for a shell."""
+        return " ".join([*(f"{k}={shlex.quote(v)}" for k, v in self.env.items()), shlex.join(self.argv)])
 
     @property
     def reasons(self) -> Mapping[str, str]:
@@ -71,7 +79,15 @@ class LaunchPlan:
 
     def launch(self) -> Launch:
         """The same command as :func:`~ckpt_tools.serving.args.launch.parse_launch` reads it."""
-        return parse_launch(one_line(self), self.engine.version)
+        return parse_launch(self.line, self.engine.version)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a server finds a model: a folder as the server sees it, or a Hub id and its revision."""
+
+    path: str
+    revision: str | None = None
 
 
 @dataclass(frozen=True)
@@ -103,16 +119,16 @@ def launch_command(
     target: Target | None,
     engine: Engine,
     *,
-    draft_path: str,
-    target_path: str,
+    draft_at: Place,
+    target_at: Place,
     config: Mapping[str, Any] | None = None,
     wish: Wish | None = None,
 ) -> LaunchPlan:
     """The command that serves *target* with *draft* on *engine*.
 
     Args:
-        draft_path: The draft as the server sees it; the target's own path for bundled layers.
-        target_path: The target as the server sees it.
+        draft_at: The draft as the server sees it; the target's own place for bundled layers.
+        target_at: The target as the server sees it.
         config: The draft's ``config.json``.
 
     Raises:
@@ -121,10 +137,15 @@ def launch_command(
     wish = wish or Wish()
     config = config or EMPTY
     if engine.name in ("sglang", "sglang-ext"):
-        return _sglang(draft, target, engine, draft_path, target_path, config, wish)
+        return _sglang(draft, target, engine, draft_at, target_at, config, wish)
     if engine.name == "vllm":
-        return _vllm(draft, target, engine, draft_path, target_path, wish)
+        return _vllm(draft, target, engine, draft_at, target_at, wish)
     raise UsageError(f"no launch command for {engine.name}", "use --engine sglang or --engine vllm")
+
+
+def _revision(at: Place) -> list[Argument]:
+    """Both engines' flag for the target's revision."""
+    return [Argument("--revision", (at.revision,), "the revision that was verified")] if at.revision else []
 
 
 # ---- SGLang
@@ -134,8 +155,8 @@ def _sglang(
     draft: Draft,
     target: Target | None,
     engine: Engine,
-    draft_path: str,
-    target_path: str,
+    draft_at: Place,
+    target_at: Place,
     config: Mapping[str, Any],
     wish: Wish,
 ) -> LaunchPlan:
@@ -148,12 +169,19 @@ def _sglang(
             "use a newer release: `ckpt verify` says from which one on it is served",
         )
     parser = tables.table("sglang", engine.version)
-    out: list[Argument] = [Argument("--model-path", (target_path,), "the target")]
+    out: list[Argument] = [Argument("--model-path", (target_at.path,), "the target"), *_revision(target_at)]
     out.append(
         Argument("--speculative-algorithm", (algorithm,), f"the algorithm of this draft ({draft.algorithm})")
     )
-    if draft_path != target_path:
-        out.append(Argument("--speculative-draft-model-path", (draft_path,), "the draft"))
+    if draft_at != target_at:
+        out.append(Argument("--speculative-draft-model-path", (draft_at.path,), "the draft"))
+        if draft_at.revision:
+            if parser.lookup(_DRAFT_REVISION).option is None:
+                raise UsageError(
+                    f"{engine} can't be told a revision of the draft, and takes the default branch",
+                    f"`hf download {draft_at.path} --revision {draft_at.revision} --local-dir DIR`, then give DIR",
+                )
+            out.append(Argument(_DRAFT_REVISION, (draft_at.revision,), "the revision that was verified"))
     out += _sglang_numbers(draft, algorithm, wish)
     if wish.tp:
         spelled = parser.lookup("--tp-size").option
@@ -184,6 +212,8 @@ def _sglang(
     recent = parse(engine.version) >= parse("0.5.16")
     program = ("sglang", "serve") if recent else ("python3", "-m", "sglang.launch_server")
     notes = []
+    if engine.name == "sglang-ext":
+        notes.append("ckpt-tools has to be installed where SGLang runs: `pip install ckpt-tools`")
     if draft.algorithm == "mtp":
         notes.append("the draft layers are the target's own: no draft path is given")
     return LaunchPlan(
@@ -297,7 +327,7 @@ def _fraction(engine: Engine, wish: Wish) -> float | None:
 
 
 def _vllm(
-    draft: Draft, target: Target | None, engine: Engine, draft_path: str, target_path: str, wish: Wish
+    draft: Draft, target: Target | None, engine: Engine, draft_at: Place, target_at: Place, wish: Wish
 ) -> LaunchPlan:
     method = VLLM.get(draft.algorithm)
     if method is None or method not in methods(engine.version):
@@ -310,14 +340,16 @@ def _vllm(
     block = draft.facts.block_size
     tokens = wish.steps or (block - 1 if block and method == "dflash" else _STEPS)
     speculative: dict[str, Any] = {"method": method}
-    if draft_path != target_path:
-        speculative["model"] = draft_path
+    if draft_at != target_at:
+        speculative["model"] = draft_at.path
+        if draft_at.revision:
+            speculative["revision"] = draft_at.revision
     speculative["num_speculative_tokens"] = tokens
     why = f"method {method}, stated: else vLLM guesses it from the path"
     if draft.algorithm == "peagle":
         speculative["parallel_drafting"] = True
         why += "; parallel_drafting, else P-EAGLE runs as a sequential head"
-    out = [Argument("", (target_path,), "the target")]
+    out = [Argument("", (target_at.path,), "the target"), *_revision(target_at)]
     out.append(Argument("--speculative-config", (json.dumps(speculative),), why))
     if wish.tp:
         out.append(Argument("--tensor-parallel-size", (str(wish.tp),), "ranks that share target and draft"))
@@ -362,91 +394,3 @@ def _with_extra(
         replaced.update(option.flags if option else (flag,))
     kept = [argument for argument in arguments if argument.flag not in replaced or not argument.flag]
     return (*kept, *(Argument(flag, tuple(values), "as given after --") for flag, values in words))
-
-
-# ---- renderers
-
-
-def one_line(plan: LaunchPlan) -> str:
-    """The command on one line, quoted for a shell."""
-    return " ".join([*(f"{k}={shlex.quote(v)}" for k, v in plan.env.items()), shlex.join(plan.argv)])
-
-
-def as_shell(plan: LaunchPlan) -> str:
-    """A shell command, a flag a line, with the reasons as comments before it."""
-    lines = [f"# {plan.engine}"]
-    lines += [f"# {name}: {reason}" for name, reason in plan.reasons.items()]
-    lines += [f"# note: {note}" for note in plan.notes]
-    parts = [f"{name}={shlex.quote(value)}" for name, value in plan.env.items()]
-    parts.append(shlex.join(plan.program))
-    parts += ["  " + shlex.join([a.flag, *a.values] if a.flag else a.values) for a in plan.arguments]
-    return "\n".join(lines) + "\n" + " \\\n".join(parts) + "\n"
-
-
-def _image(plan: LaunchPlan) -> str:
-    name = "vllm/vllm-openai" if plan.engine.name == "vllm" else "lmsysorg/sglang"
-    return f"{name}:v{plan.engine.version}"
-
-
-def _listed(plan: LaunchPlan, indent: str) -> list[str]:
-    """The arguments as a YAML list with their reasons as comments."""
-    out: list[str] = []
-    for argument in plan.arguments:
-        words = [argument.flag, *argument.values] if argument.flag else [*argument.values]
-        out.append(f"{indent}- {json.dumps(words[0])}  # {argument.reason}")
-        out += [f"{indent}- {json.dumps(word)}" for word in words[1:]]
-    return out
-
-
-def as_compose(plan: LaunchPlan) -> str:
-    """A docker compose service."""
-    lines = ["services:", f"  {plan.engine.name}:", f"    image: {_image(plan)}", "    ipc: host"]
-    lines += [f"    # {note}" for note in plan.notes]
-    if plan.env:
-        lines.append("    environment:")
-        lines += [f"      {k}: {json.dumps(v)}  # {plan.env_reasons[k]}" for k, v in plan.env.items()]
-    lines.append(f"    ports: [{json.dumps(f'{plan.port}:{plan.port}')}]")
-    lines.append(f"    entrypoint: {json.dumps(list(plan.program))}")
-    lines += ["    command:", *_listed(plan, "      ")]
-    lines += [
-        "    deploy:",
-        "      resources:",
-        "        reservations:",
-        "          devices: [{driver: nvidia, count: all, capabilities: [gpu]}]",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def as_k8s(plan: LaunchPlan) -> str:
-    """A Kubernetes pod with a readiness probe on the health endpoint."""
-    tp = next((a.values[0] for a in plan.arguments if a.flag in ("--tp-size", "--tensor-parallel-size")), "1")
-    lines = [
-        "apiVersion: v1",
-        "kind: Pod",
-        "metadata:",
-        f"  name: {plan.engine.name}",
-        "spec:",
-        "  containers:",
-    ]
-    lines += [f"    - name: {plan.engine.name}", f"      image: {_image(plan)}"]
-    lines += [f"      # {note}" for note in plan.notes]
-    lines.append(f"      command: {json.dumps(list(plan.program))}")
-    lines += ["      args:", *_listed(plan, "        ")]
-    if plan.env:
-        lines.append("      env:")
-        for name, value in plan.env.items():
-            lines += [
-                f"        - name: {name}  # {plan.env_reasons[name]}",
-                f"          value: {json.dumps(value)}",
-            ]
-    lines += [
-        f"      ports: [{{containerPort: {plan.port}}}]",
-        f"      resources: {{limits: {{nvidia.com/gpu: {tp}}}}}",
-        f"      readinessProbe: {{httpGet: {{path: /health, port: {plan.port}}}, failureThreshold: 180, periodSeconds: 10}}",
-        "      volumeMounts: [{name: shm, mountPath: /dev/shm}]",
-        "  volumes: [{name: shm, emptyDir: {medium: Memory}}]",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-RENDERERS = MappingProxyType({"shell": as_shell, "k8s": as_k8s, "compose": as_compose})

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from ckpt_tools import targets
-from ckpt_tools.api.launching import LaunchRequest, exposed, launch, served_path
+from ckpt_tools.api.launching import LaunchRequest, draft_place, launch, mounts_of, target_place
 from ckpt_tools.model import Engine, Target
-from ckpt_tools.serving.args.command import Argument, LaunchPlan
+from ckpt_tools.serving.args.command import Argument, LaunchPlan, Place
+from ckpt_tools.serving.args.forms import exposed
 from tests.cli.server import TARGET
 
 
@@ -18,18 +19,45 @@ def test_a_target_is_named_as_a_server_takes_it(tmp_path: Path, monkeypatch: pyt
     kimi = targets.find("kimi-k2.5")
     assert kimi is not None
     (tmp_path / "kimi-k2.5").mkdir()
-    assert served_path("kimi-k2.5", kimi) == kimi.hf_repo, "the registry's id wins over a folder of that name"
-    assert served_path("my-own", Target("my-own", "registry")) == "my-own"
+    assert target_place("kimi-k2.5", kimi) == Place(str(kimi.hf_repo)), "the registry's id wins over a folder"
+    assert target_place("my-own", Target("my-own", "registry")) == Place("my-own")
     local = targets.read_target(TARGET)
-    assert served_path(str(TARGET), local) == str(TARGET)
-    assert served_path(str(TARGET / "config.json"), local) == str(TARGET)
+    assert target_place(str(TARGET), local) == Place(str(TARGET))
+    assert target_place(str(TARGET / "config.json"), local) == Place(str(TARGET))
     hub = Target("acme/x@v2", "hub")
-    assert served_path("acme/x@v2", hub) == "acme/x"
-    assert served_path("hf://acme/x", hub) == "acme/x"
+    assert target_place("acme/x@v2", hub) == draft_place("acme/x@v2") == Place("acme/x", "v2")
+    assert target_place("hf://acme/x", hub) == Place("acme/x")
+    (tmp_path / "a@b").mkdir()
+    assert draft_place("a@b") == Place("a@b")
+
+
+def test_a_container_gets_the_folders_at_the_same_place(
+    served: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(served.parent)
+    made = launch(LaunchRequest(served.name, str(TARGET), contained=True)).plan
+    assert set(made.mounts) == {str(served), str(TARGET)}
+    argv = made.argv
+    assert argv[argv.index("--speculative-draft-model-path") + 1] == str(served)
+    assert launch(LaunchRequest(served.name, str(TARGET))).plan.mounts == ()
+
+
+def test_a_folder_of_links_needs_what_they_lead_to(tmp_path: Path) -> None:
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "abc"
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    (blobs / "1").write_text("x")
+    (snapshot / "config.json").symlink_to("../../blobs/1")
+    (snapshot / "gone").symlink_to("../../blobs/2")
+    assert mounts_of(str(snapshot)) == (str(blobs), str(snapshot))
+    (tmp_path / "above.json").symlink_to(blobs / "1")
+    assert mounts_of(str(tmp_path)) == (str(tmp_path),)
 
 
 def test_the_command_may_call_them_otherwise_and_is_checked_all_the_same(served: Path) -> None:
-    made = launch(LaunchRequest(str(served), str(TARGET), draft_as="me/draft", target_as="acme/target"))
+    made = launch(
+        LaunchRequest(str(served), str(TARGET), draft_as=Place("me/draft"), target_as=Place("acme/target"))
+    )
     argv = made.plan.argv
     assert argv[argv.index("--model-path") + 1] == "acme/target"
     assert argv[argv.index("--speculative-draft-model-path") + 1] == "me/draft"

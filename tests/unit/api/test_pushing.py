@@ -76,7 +76,7 @@ def test_an_engine_without_a_command_is_left_out(monkeypatch: pytest.MonkeyPatch
         verdict = "pass" if request.engine.startswith("vllm") else "fail"
         engine = Engine(request.engine, "1", "1")
         return SimpleNamespace(
-            plan=LaunchPlan(engine, ("serve", str(request.draft_as)), ()),
+            plan=LaunchPlan(engine, ("serve", request.draft_as.path if request.draft_as else ""), ()),
             report=SimpleNamespace(verdict=verdict),
         )
 

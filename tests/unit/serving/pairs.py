@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ckpt_tools.model import Draft, DraftFacts, Engine, Target
-from ckpt_tools.serving.args import LaunchPlan, Wish, launch_command
+from ckpt_tools.serving.args import LaunchPlan, Place, Wish, launch_command
 
 FOLDER = Path(__file__).parents[3] / "fixtures" / "args"
 PAIRS: list[dict[str, Any]] = json.loads((FOLDER / "pairs.json").read_text(encoding="utf-8"))
@@ -35,7 +35,7 @@ def plan(pair: dict[str, Any]) -> LaunchPlan:
         draft(**pair["draft"]),
         target(**pair["target"]),
         engine(pair["engine"]),
-        draft_path="/models/target" if pair.get("bundled") else "/models/draft",
-        target_path="/models/target",
+        draft_at=Place("/models/target" if pair.get("bundled") else "/models/draft"),
+        target_at=Place("/models/target"),
         wish=Wish(**wish),
     )

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import yaml
 
 from ckpt_tools.errors import UsageError
-from ckpt_tools.serving.args import RENDERERS, Wish, launch_command, launch_problems, one_line, parse_launch
+from ckpt_tools.serving.args import (
+    RENDERERS,
+    LaunchPlan,
+    Place,
+    Wish,
+    launch_command,
+    launch_problems,
+    parse_launch,
+)
+from ckpt_tools.serving.args.forms import exposed
 
 from .pairs import PAIRS, draft, engine, plan, target
 
 
 def make(on: str, d=None, t=None, wish=None, same: bool = False, config=None):
-    path = "/t" if same else "/d"
+    path = Place("/t" if same else "/d")
     return launch_command(
-        d or draft(), t, engine(on), draft_path=path, target_path="/t", wish=wish, config=config
+        d or draft(), t, engine(on), draft_at=path, target_at=Place("/t"), wish=wish, config=config
     )
 
 
 @pytest.mark.parametrize("form", RENDERERS)
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair["name"])
 def test_every_form_is_read_back_as_the_same_command(pair: dict, form: str) -> None:
-    made = plan(pair)
+    made = plan(pair) if form == "shell" else exposed(plan(pair))
     back = parse_launch(RENDERERS[form](made))
     assert back.argv == made.launch().argv == made.argv[len(made.program) :]
     assert dict(back.env) == dict(made.env)
@@ -44,7 +55,7 @@ def test_every_flag_has_a_reason() -> None:
     )
     text = RENDERERS["shell"](made)
     assert "# --speculative-draft-model-quantization: the target is quantised" in text
-    assert one_line(made).startswith("SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 sglang serve --model-path")
+    assert made.line.startswith("SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 sglang serve --model-path")
 
 
 @pytest.mark.parametrize(
@@ -85,8 +96,69 @@ def test_the_override_only_when_the_lengths_require_it() -> None:
 def test_program_by_release() -> None:
     assert make("sglang==0.5.12").program == ("python3", "-m", "sglang.launch_server")
     assert make("sglang==0.5.16").program == ("sglang", "serve")
-    made = launch_command(draft(), None, engine("sglang-ext==0.5.23"), draft_path="/d", target_path="/t")
+    made = make("sglang-ext==0.5.23")
     assert made.env["SGLANG_EXTERNAL_MODEL_PACKAGE"] == "ckpt_tools.sglang_models"
+    assert any("pip install ckpt-tools" in note for note in made.notes)
+
+
+def revised(on: str, draft_at: Place, target_at: Place, kind: str = "eagle3") -> LaunchPlan:
+    return launch_command(draft(kind), None, engine(on), draft_at=draft_at, target_at=target_at)
+
+
+@pytest.mark.parametrize("on", ["sglang==0.5.4", "sglang==0.5.23", "vllm==0.33.0"])
+def test_the_revisions_that_were_verified_are_served(on: str) -> None:
+    made = revised(on, Place("me/draft", "v2"), Place("acme/target", "abc"))
+    argv, read = made.argv, made.launch()
+    assert argv[argv.index("--revision") + 1] == "abc"
+    if read.engine == "sglang":
+        assert argv[argv.index("--speculative-draft-model-revision") + 1] == "v2"
+        assert argv[argv.index("--speculative-draft-model-path") + 1] == "me/draft"
+    else:
+        assert read.speculative is not None
+        assert (read.speculative["model"], read.speculative["revision"]) == ("me/draft", "v2")
+    assert [p for p in launch_problems(read, made.engine) if p.severity.value == "error"] == []
+
+
+def test_bundled_layers_are_of_the_target_s_revision() -> None:
+    made = revised("sglang==0.5.23", Place("acme/target", "abc"), Place("acme/target", "abc"), "mtp")
+    assert "--revision" in made.argv
+    assert "--speculative-draft-model-revision" not in made.argv
+
+
+def test_a_release_that_takes_no_revision_of_the_draft() -> None:
+    with pytest.raises(UsageError, match="default branch") as caught:
+        revised("sglang==0.4.9", Place("me/draft", "v2"), Place("/t"))
+    assert caught.value.hint is not None
+    assert "hf download me/draft --revision v2" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("on", "extra", "gpus"),
+    [
+        ("sglang==0.5.23", (), 1),
+        ("sglang==0.5.23", ("--tp", "8"), 8),
+        ("sglang==0.5.23", ("--tp=8", "--dp-size", "8", "--enable-dp-attention"), 8),
+        ("sglang==0.5.23", ("--tp", "2", "--dp", "4"), 8),
+        ("sglang==0.5.23", ("--tp", "16", "--nnodes", "2"), 8),
+        ("vllm==0.33.0", ("--tensor-parallel-size", "4", "--pipeline-parallel-size=2"), 8),
+    ],
+)
+def test_a_pod_asks_for_the_gpus_of_the_whole_command(on: str, extra: tuple[str, ...], gpus: int) -> None:
+    pod = yaml.safe_load(RENDERERS["k8s"](make(on, wish=Wish(extra=extra))))
+    assert pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == gpus
+
+
+def test_containers_mount_the_folders() -> None:
+    made = replace(make("sglang==0.5.23"), mounts=("/models/a b", "/t"))
+    pod = yaml.safe_load(RENDERERS["k8s"](made))
+    named = {v["name"]: v["hostPath"]["path"] for v in pod["spec"]["volumes"] if "hostPath" in v}
+    inside = pod["spec"]["containers"][0]["volumeMounts"]
+    assert {m["mountPath"] for m in inside if m.get("readOnly")} == set(named.values()) == set(made.mounts)
+    assert all(named[m["name"]] == m["mountPath"] for m in inside if m.get("readOnly"))
+    service = yaml.safe_load(RENDERERS["compose"](made))["services"]["sglang"]
+    assert [(v["source"], v["target"], v["read_only"]) for v in service["volumes"]] == [
+        (m, m, True) for m in made.mounts
+    ]
 
 
 def test_kinds_that_differ() -> None:
