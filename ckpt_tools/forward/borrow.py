@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ckpt_tools.container.read import is_pickled, read_rows, read_tensor
+from ckpt_tools.container.windows import workers
 from ckpt_tools.errors import InputError
 from ckpt_tools.forward._torch import torch
 from ckpt_tools.forward.loading import DTYPES, load
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 # Rows that a stand-in for an unknown output head has at most.
 STAND_IN_ROWS = 8192
+_REQUESTS = 8  # that run at once
 # Endings under which quantised layers store their weights; none of them is a matrix of floats.
 PACKED = (".qweight", ".weight_packed", ".qzeros", ".weight_scale", ".weight_scale_inv", ".scales")
 
@@ -68,11 +70,17 @@ class Reader:
         if is_pickled(self.checkpoint, info):
             whole, width = self._pickled(name), info.nbytes // info.shape[0]
             return b"".join(whole[i * width : (i + 1) * width] for i in ids)
-        pieces, first = [], 0
-        for at in range(1, len(ids) + 1):
-            if at == len(ids) or ids[at] != ids[at - 1] + 1:
-                pieces.append(read_rows(self.checkpoint, name, ids[first], ids[at - 1] + 1, self.source))
-                first = at
+        starts = [at for at in range(len(ids)) if at == 0 or ids[at] != ids[at - 1] + 1]
+        runs = [(ids[at], ids[end - 1] + 1) for at, end in zip(starts, [*starts[1:], len(ids)], strict=True)]
+
+        def read(run: tuple[int, int]) -> bytes:
+            return read_rows(self.checkpoint, name, *run, self.source)
+
+        if self.source.local(info.file) is not None:
+            pieces = [read(run) for run in runs]
+        else:
+            with workers(_REQUESTS) as pool:  # over a network, each run of rows costs a round trip
+                pieces = list(pool.map(read, runs))
         out = b"".join(pieces)
         self.bytes_read += len(out)
         return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -80,6 +81,24 @@ def test_rows_are_the_rows(ids: set[int], tmp_path_factory: pytest.TempPathFacto
     assert len(source.reads) == runs, "neighbours are one read"
     parts.embed(wanted.flip(0))
     assert reader.bytes_read == len(ids) * 256, "what is known isn't read again"
+
+
+def test_rows_over_a_network_are_asked_for_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, reader, source = lender(tmp_path, local=False, model__embed_tokens__weight=TABLE)
+    meeting = threading.Barrier(4, timeout=20)  # one after another, the first would wait in vain
+    plain = source.read
+
+    def read(name: str, start: int, stop: int) -> bytes:
+        meeting.wait()
+        return plain(name, start, stop)
+
+    monkeypatch.setattr(source, "read", read)
+    parts = borrow(SPEC, target, reader)
+    wanted = torch.tensor([1, 2, 3, 50, 7, 9, 100, 102, 104, 319])
+    assert torch.equal(parts.embed(wanted), TABLE[wanted])
+    assert len(source.reads) == 8
 
 
 def test_dtypes_are_cast(tmp_path: Path) -> None:
