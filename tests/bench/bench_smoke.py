@@ -1,4 +1,4 @@
-"""A Kimi-K2.5-sized EAGLE-3 head, made in place: load rate, smoke, step time beside its floor, two ranks.
+"""A Kimi-K2.5-sized EAGLE-3 head, made in place: load rate, smoke, step time beside its floor, two ranks, the command.
 
     python tests/bench/bench_smoke.py [--device cuda] [--dir DIR] [--divide N] [--tp 2]
 
@@ -16,11 +16,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
+HEAD, TARGET = Path("draft/model.safetensors"), Path("target/model.safetensors")
 START = time.perf_counter()
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+LAYER = "midlayer."
 VOCAB, DRAFT_VOCAB, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INTER = 163840, 32000, 7168, 64, 64, 128, 18432
 
 
@@ -38,10 +41,10 @@ def sizes(divide: int) -> dict[str, int]:
 
 
 def shapes(s: dict[str, int]) -> dict[str, tuple[int, ...]]:
-    """Canonical name -> shape."""
+    """Name in the file -> shape."""
     h, i, d = s["hidden_size"], s["intermediate_size"], s["head_dim"]
     q, k = s["num_attention_heads"] * d, s["num_key_value_heads"] * d
-    p = "layers.0."
+    p = LAYER
     return {
         "fc.weight": (h, 3 * h),
         p + "self_attn.q_proj.weight": (q, 2 * h),
@@ -60,7 +63,7 @@ def shapes(s: dict[str, int]) -> dict[str, tuple[int, ...]]:
 
 
 def generate(folder: Path, divide: int, device: str) -> int:
-    """Writes head.safetensors and target.safetensors (embedding, lm_head); returns their bytes."""
+    """Writes draft/ and target/ (embedding and lm_head alone), with their configs; returns the bytes of their weights."""
     from safetensors.torch import save_file
 
     from ckpt_tools.forward._torch import torch
@@ -80,12 +83,32 @@ def generate(folder: Path, divide: int, device: str) -> int:
 
     head = {n: drawn(x).bfloat16().cpu() for n, x in shapes(s).items()}
     head["d2t"] = torch.arange(s["draft_vocab_size"]) * (s["vocab_size"] // s["draft_vocab_size"] - 1)
-    save_file(head, folder / "head.safetensors")
+    for name in ("draft", "target"):
+        (folder / name).mkdir(exist_ok=True)
+        (folder / name / "config.json").write_text(json.dumps(config(s, name)))
+    save_file(head, folder / HEAD, {"format": "pt"})
     big = (s["vocab_size"], s["hidden_size"])
     target = {n: drawn(big).bfloat16().cpu() for n in ("model.embed_tokens.weight", "lm_head.weight")}
-    save_file(target, folder / "target.safetensors")
+    save_file(target, folder / TARGET, {"format": "pt"})
     (folder / "sizes.json").write_text(json.dumps(s))
-    return sum(f.stat().st_size for f in folder.glob("*.safetensors"))
+    return sum(f.stat().st_size for f in folder.glob("*/*.safetensors"))
+
+
+def config(s: dict[str, int], name: str) -> dict[str, Any]:
+    """config.json of the draft or the target."""
+    common = {
+        **{k: v for k, v in s.items() if k != "draft_vocab_size"},
+        "model_type": "llama",
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 50000.0,
+        "max_position_embeddings": 4096,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+    }
+    if name == "target":
+        return {**common, "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 61}
+    own = {"draft_vocab_size": s["draft_vocab_size"], "num_hidden_layers": 1}
+    return {**common, **own, "architectures": ["LlamaForCausalLMEagle3"]}
 
 
 def open_file(path: Path):
@@ -123,24 +146,25 @@ def load_head(folder: Path, device: str, timing: dict | None = None):
     from ckpt_tools.model import Draft, DraftFacts, Rope
 
     s = json.loads((folder / "sizes.json").read_text())
-    infos, reader = open_file(folder / "head.safetensors")
+    found, reader = open_file(folder / HEAD)
+    infos = {name.replace(LAYER, "layers.0."): info for name, info in found.items()}
     nbytes = sum(i.nbytes for i in infos.values())
     if device.startswith("cuda"):
         torch.zeros(1, device=device)
     rates = []
     for _ in range(2 if timing is not None else 1):
         start = time.perf_counter()
-        tensors = load(infos, reader, device=device)
+        tensors = load(infos, lambda name: reader(name.replace("layers.0.", LAYER)), device=device)
         rates.append(nbytes / (time.perf_counter() - start) / 1e9)
     if timing is not None:
         timing |= {"head_bytes": nbytes, "load_gb_per_s_first": rates[0], "load_gb_per_s": max(rates)}
-    wide, _ = open_file(folder / "target.safetensors")
+    wide, _ = open_file(folder / TARGET)
     embed = wide["model.embed_tokens.weight"]
     row = embed.nbytes // embed.shape[0]
     fetched = {"bytes": 0}
 
     def fetch(ids):
-        with open(folder / "target.safetensors", "rb", buffering=0) as file:
+        with open(folder / TARGET, "rb", buffering=0) as file:
             parts = []
             for i in ids:
                 file.seek(embed.start + i * row)
@@ -221,6 +245,38 @@ def ranks(folder: Path, device: str, tp: int) -> dict | None:
         return {"tp": tp, "largest_difference": difference, "same_ids": same} if group.rank == 0 else None
 
 
+def command(folder: Path, device: str, repeat: int = 3) -> dict:
+    """`ckpt smoke` as a whole, hashes of the files included, beside `import torch`; seconds, the first run first."""
+    smoke = (
+        "-m",
+        "ckpt_tools",
+        "smoke",
+        str(folder / "draft"),
+        "--target",
+        str(folder / "target"),
+        "--device",
+        device,
+    )
+    imports = [timed("-c", "import torch") for _ in range(repeat)]
+    runs = [timed(*smoke, "--format", "json") for _ in range(repeat)]
+    return {
+        "import_torch_s": [seconds for seconds, _ in imports],
+        "command_s": [seconds for seconds, _ in runs],
+        "past_import_s": min(s for s, _ in runs) - min(s for s, _ in imports),
+        "verdicts": [
+            json.loads(text)["verdict"] if text.startswith("{") else text[-500:] for _, text in runs
+        ],
+    }
+
+
+def timed(*argv: str) -> tuple[float, str]:
+    """Seconds and output of a Python command."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    began = time.perf_counter()
+    done = subprocess.run([sys.executable, *argv], capture_output=True, text=True, check=False, env=env)
+    return time.perf_counter() - began, done.stdout or done.stderr
+
+
 def run(*argv: str, launcher: tuple[str, ...] = ()) -> dict:
     """JSON of this script in a fresh process."""
     done = subprocess.run(
@@ -252,6 +308,7 @@ def main() -> None:
         out = {"bytes": generate(folder, args.divide, args.device)}
         common = ("--dir", os.fspath(folder), "--device", args.device)
         out["one"] = run("--part", "one", *common)
+        out["command"] = command(folder, args.device)
         if args.tp:
             launcher = ("-m", "torch.distributed.run", "--nproc-per-node", str(args.tp))
             out["ranks"] = run("--part", "ranks", "--tp", str(args.tp), *common, launcher=launcher)
