@@ -33,8 +33,17 @@ class Features:
         rope_parameters: ``rope_parameters`` is read (0.5.10, models/llama.py:255).
         prefix: ``model.`` before a name is tolerated, and unknown names are dropped (0.4.9, models/llama_eagle3.py:203).
         fc_bias_from_config: fc has a bias only if ``bias`` says so (0.4.9, :127); before, always.
-        modelopt_from_config: ``quant_method: modelopt`` with an FP4 algorithm is recognised from config.json
-            (0.5.12 for real; 0.5.9 refuses it).
+        modelopt_from_config: ``quant_method: modelopt`` is told apart by its algorithm (0.5.10, configs/model_config.py
+            ``_parse_quant_hf_config``); before, it is FP8.
+        modelopt_exact: Its FP8 is ``FP8`` alone (0.5.18, layers/quantization/modelopt_quant.py); before, any algorithm that holds the word.
+        skips_whole_names: Layers that a config leaves alone are compared by whole dotted names (0.5.11,
+            layers/quantization/utils.py ``_module_path_match``); before, by any piece of a name.
+        ignores_suffixes: The same for compressed-tensors, by the end of a path (0.5.17, compressed_tensors/utils.py).
+        quantized_head: ModelOpt's methods take the head too (0.5.15, modelopt_quant.py).
+        tensors_head: compressed-tensors takes a head that a target names, and the KV cache's scales (0.5.19, compressed_tensors.py).
+        packed_activations: ``pack-quantized`` may have activations (0.5.16, compressed_tensors/utils.py).
+        group_formats: A group's own format wins (0.5.17, compressed_tensors.py).
+        asymmetric: Packed integers may have zero points (0.5.13, compressed_tensors.py ``_is_wNa16_group_channel``).
         mla_parallel_fc: The MLA head's fc is a column-parallel linear (0.5.15, models/kimi_k25_eagle3.py:211); before, an ``nn.Linear``.
         eager_head_dim: hidden_size // num_attention_heads is computed even when head_dim is given (to 0.5.13.post1,
             configs/model_config.py ``_derive_model_shapes``).
@@ -62,6 +71,14 @@ class Features:
     prefix: bool
     fc_bias_from_config: bool
     modelopt_from_config: bool
+    modelopt_exact: bool
+    skips_whole_names: bool
+    ignores_suffixes: bool
+    quantized_head: bool
+    tensors_head: bool
+    packed_activations: bool
+    group_formats: bool
+    asymmetric: bool
     mla_parallel_fc: bool
     eager_head_dim: bool
     remote_code_raises: bool
@@ -93,7 +110,15 @@ def features(engine: Engine) -> Features:
         rope_parameters=fact("eagle3.rope_parameters"),
         prefix=fact("eagle3.names.model_prefix"),
         fc_bias_from_config=fact("eagle3.fc_bias_from_config"),
-        modelopt_from_config=version >= parse("0.5.12"),
+        modelopt_from_config=version >= parse("0.5.10"),
+        modelopt_exact=version >= parse("0.5.18"),
+        skips_whole_names=version >= parse("0.5.11"),
+        ignores_suffixes=version >= parse("0.5.17"),
+        quantized_head=version >= parse("0.5.15"),
+        tensors_head=version >= parse("0.5.19"),
+        packed_activations=version >= parse("0.5.16"),
+        group_formats=version >= parse("0.5.17"),
+        asymmetric=version >= parse("0.5.13"),
         mla_parallel_fc=version >= parse("0.5.15"),
         eager_head_dim=version < parse("0.5.14"),
         remote_code_raises=version < parse("0.5.10"),

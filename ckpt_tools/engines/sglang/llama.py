@@ -107,18 +107,20 @@ def build(name: str, config: HfConfig, features: Features, quantization: Quantiz
         out |= modules.row("model.fc", 2 * hidden, hidden, quantization.linear)
     if family.final_norm:
         out |= modules.norm("model.norm", hidden)
-    return Model(name, out | _head(family, config, hidden), tied=bool(config.get("tie_word_embeddings")))
+    return Model(
+        name, out | _head(family, config, hidden, quantization), tied=bool(config.get("tie_word_embeddings"))
+    )
 
 
-def _head(family: Family, config: HfConfig, hidden: int) -> Parameters:
+def _head(family: Family, config: HfConfig, hidden: int, quantization: Quantization) -> Parameters:
     """llama_eagle.py:130-143, qwen2_eagle.py, llama.py; a tied head is the embedding, and no parameter of its own."""
     rows = config.need("vocab_size")
     if config.need("tie_word_embeddings"):
         # LlamaForCausalLMEagle ties its head to the model that Mistral's class then replaces (mistral_eagle.py:172-180)
-        return modules.vocabulary("lm_head", rows, hidden) if family.names == "mistral" else {}
+        return modules.head(rows, hidden, quantization) if family.names == "mistral" else {}
     if family.hot_vocabulary:
         rows = config.get("hot_vocab_size", rows)
-    return modules.vocabulary("lm_head", rows, hidden)
+    return modules.head(rows, hidden, quantization)
 
 
 def _layer(

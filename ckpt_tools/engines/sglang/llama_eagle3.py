@@ -68,10 +68,10 @@ def build(name: str, config: HfConfig, features: Features, quantization: Quantiz
         layer = f"model.layers.{i}" if features.layers else "model.midlayer"
         out |= _layer(layer, i, config, features, quantization)
     out |= modules.norm("model.norm", hidden)
-    return Model(name, out | _head(config, hidden, features))
+    return Model(name, out | _head(config, hidden, features, quantization))
 
 
-def _head(config: HfConfig, hidden: int, features: Features) -> Parameters:
+def _head(config: HfConfig, hidden: int, features: Features, quantization: Quantization) -> Parameters:
     """:303-318; a tied head is the embedding, and no parameter of its own."""
     if config.get("tie_word_embeddings"):
         config.need("draft_vocab_size")
@@ -79,7 +79,7 @@ def _head(config: HfConfig, hidden: int, features: Features) -> Parameters:
     rows: Any = config.need("draft_vocab_size")
     if rows is None and features.null_draft_vocab:
         rows = config.need("vocab_size")
-    return modules.vocabulary("lm_head", rows, hidden)
+    return modules.head(rows, hidden, quantization)
 
 
 def aux_count(config: HfConfig, features: Features) -> int:
@@ -101,17 +101,27 @@ def _layer(
     heads, kv_heads, head_dim = modules.attention(config)
     biased = bool(config.get("attention_bias", False) or config.get("bias", False))  # models/llama.py:339
     width = 2 * hidden if index == 0 or not features.layers else hidden  # :61-62
+    # every layer is built under its model's prefix (:200); a Llama layer's own first, and then two of its parts again
+    modules.qkv(name, hidden, heads, kv_heads, head_dim, method, bias=biased, path="model.self_attn.qkv_proj")
     out = modules.qkv(
-        f"{name}.self_attn.qkv_proj", width, heads, kv_heads, head_dim, method
+        f"{name}.self_attn.qkv_proj", width, heads, kv_heads, head_dim, method, path="model.qkv_proj"
     )  # :67-75, never a bias
-    out |= modules.row(f"{name}.self_attn.o_proj", heads * head_dim, hidden, method, bias=biased)
+    out |= modules.row(
+        f"{name}.self_attn.o_proj",
+        heads * head_dim,
+        hidden,
+        method,
+        bias=biased,
+        path="model.self_attn.o_proj",
+    )
     modules.check_rope(config, features)
     if quantization.attention_scales:
         out |= modules.attention_scales(f"{name}.self_attn.attn")
     inner = config.need(
         "intermediate_size_mlp" if config.get("model_type") == "llama4_text" else "intermediate_size"
     )  # :77
-    out |= modules.mlp(f"{name}.mlp", config, inner, method)
+    modules.mlp(name, config, config.need("intermediate_size"), method, path="model.mlp")
+    out |= modules.mlp(f"{name}.mlp", config, inner, method, path="model")
     for norm in ("input_layernorm", "post_attention_layernorm", "hidden_norm"):
         out |= modules.norm(f"{name}.{norm}", hidden)
     return out

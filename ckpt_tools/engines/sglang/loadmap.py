@@ -111,9 +111,11 @@ def _build(built: Built, engine: Engine, checkpoint: Checkpoint) -> None:
         given = config.get("architectures")
         architectures.check(given)
         model_config.derive(config, switches, given, registered)
-        quantized = quantization.resolve(model_config.quantization_config(config), switches)
+        quantize = model_config.quantization_config(config)
+        method = quantization.method_name(quantize, engine.version, switches)
     with _values_as_in_the_engine("class"):
         name = built.name = architectures.choose(config, registered, switches)
+        quantized = quantization.resolve(method, quantize, switches)
         if name in _FAMILIES and quantized.modelled:
             built.model = _FAMILIES[name].build(name, config, switches, quantized)
 

@@ -51,15 +51,15 @@ def build(name: str, config: HfConfig, features: Features, quantization: Quantiz
         raise Refused("ValueError", "EAGLE3 currently only supports 1 layer", "class")
     out |= _layer(config, features, quantization)
     out |= modules.norm("model.norm", hidden)
-    return Model(name, out | _head(config, hidden))
+    return Model(name, out | _head(config, hidden, quantization))
 
 
-def _head(config: HfConfig, hidden: int) -> Parameters:
+def _head(config: HfConfig, hidden: int, quantization: Quantization) -> Parameters:
     """:349-365; unlike the Llama head, ``draft_vocab_size`` may be missing."""
     if config.get("tie_word_embeddings"):
         return {}
     rows: Any = config.get("draft_vocab_size")
-    return modules.vocabulary("lm_head", config.need("vocab_size") if rows is None else rows, hidden)
+    return modules.head(config.need("vocab_size") if rows is None else rows, hidden, quantization)
 
 
 def aux_count(config: HfConfig) -> int:
@@ -80,21 +80,31 @@ def _layer(config: HfConfig, features: Features, quantization: Quantization) -> 
     )
     query, latent = config.need("q_lora_rank"), config.need("kv_lora_rank")
     method, name = quantization.linear, f"{LAYER}.self_attn"
+    # the layer is built under its model's prefix (:248)
+    path = "model.self_attn"
     if query is None:
         raise Refused("ValueError", "Eagle3 MLA layer requires q_lora_rank in the draft config", "class")
-    out = modules.replicated(f"{name}.fused_qkv_a_proj_with_mqa", 2 * hidden, query + latent + rope, method)
+    out = modules.replicated(
+        f"{name}.fused_qkv_a_proj_with_mqa",
+        2 * hidden,
+        query + latent + rope,
+        method,
+        path=f"{path}.fused_qkv_a_proj_with_mqa",
+    )
     if not features.mla_parallel_fc and f"{name}.fused_qkv_a_proj_with_mqa.weight" not in out:
         # the constructor looks at the weight's dtype (0.5.12 models/kimi_k25_eagle3.py)
         raise Refused("AttributeError", "'ReplicatedLinear' object has no attribute 'weight'", "class")
     out |= modules.norm(f"{name}.q_a_layernorm", query)
-    out |= modules.column(f"{name}.q_b_proj", query, heads * (nope + rope), method)
-    out |= modules.column(f"{name}.kv_b_proj", latent, heads * (nope + value), method)
-    out |= modules.row(f"{name}.o_proj", heads * value, hidden, method)
+    out |= modules.column(f"{name}.q_b_proj", query, heads * (nope + rope), method, path=f"{path}.q_b_proj")
+    out |= modules.column(
+        f"{name}.kv_b_proj", latent, heads * (nope + value), method, path=f"{path}.kv_b_proj"
+    )
+    out |= modules.row(f"{name}.o_proj", heads * value, hidden, method, path=f"{path}.o_proj")
     out |= modules.norm(f"{name}.kv_a_layernorm", latent)
     modules.check_rope(config, features)
     if quantization.attention_scales:
         out |= modules.attention_scales(f"{name}.attn_mqa") | modules.attention_scales(f"{name}.attn_mha")
-    out |= modules.mlp(f"{LAYER}.mlp", config, config.need("intermediate_size"), method)
+    out |= modules.mlp(f"{LAYER}.mlp", config, config.need("intermediate_size"), method, path="model.mlp")
     for norm in ("input_layernorm", "hidden_norm", "post_attention_layernorm"):
         out |= modules.norm(f"{LAYER}.{norm}", hidden)
     return out
@@ -152,7 +162,7 @@ def _split_kv_b(model: Model) -> None:
     name = f"{LAYER}.self_attn.kv_b_proj.weight"
     if name not in model.parameters:
         raise Refused("AttributeError", "'ColumnParallelLinear' object has no attribute 'weight'", "load")
-    if model.parameters[name].dtype_rank == 0:
+    if model.parameters[name].dtype not in (None, "BF16"):
         raise Refused(
             "NotImplementedError", "Eagle3 MLA draft post_load_weights only supports float dtypes", "load"
         )

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckpt_tools.engines.sglang import shapes
+from ckpt_tools.engines.sglang.linear import UNQUANTIZED, Linear, slices
 from ckpt_tools.engines.sglang.parameters import Parameter
-from ckpt_tools.engines.sglang.quantization import UNQUANTIZED, Linear, slices
 from ckpt_tools.engines.sglang.refusal import Refused
 
 if TYPE_CHECKING:
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from ckpt_tools.engines.sglang.features import Features
     from ckpt_tools.engines.sglang.hf import HfConfig
-    from ckpt_tools.engines.sglang.quantization import Method
+    from ckpt_tools.engines.sglang.linear import Method
+    from ckpt_tools.engines.sglang.quantization import Quantization
 
 Parameters = dict[str, Parameter]
 MOST_MODULES = 10_000
@@ -35,6 +36,20 @@ def vocabulary(name: str, rows: Any, width: int) -> Parameters:
     return {f"{name}.weight": Parameter((padded, width), shapes.vocabulary, logical=(rows, width))}
 
 
+def head(rows: Any, width: int, quantization: Quantization) -> Parameters:
+    """``ParallelLMHead``; a method that takes it packs its columns (layers/vocab_parallel_embedding.py:344-352)."""
+    plain = vocabulary("lm_head", rows, width)
+    if quantization.head is None:
+        return plain
+    (padded, _), out = plain["lm_head.weight"].shape, {}
+    for name, built in quantization.head("lm_head", Linear("column", width, {0: padded}, "lm_head")).items():
+        by_rows = len(built.shape) > 1
+        loader = shapes.vocabulary if by_rows else shapes.plain
+        logical = (rows, *built.shape[1:]) if by_rows else None
+        out[name] = Parameter(built.shape, loader, logical=logical)
+    return out
+
+
 def norm(name: str, width: int) -> Parameters:
     """``RMSNorm``: ones until loaded."""
     return {f"{name}.weight": Parameter((width,), shapes.plain, "default")}
@@ -47,22 +62,36 @@ def torch_linear(name: str, inputs: int, outputs: int, *, bias: bool) -> Paramet
 
 
 def column(
-    name: str, inputs: int, outputs: int, method: Method = UNQUANTIZED, *, bias: bool = False
+    name: str,
+    inputs: int,
+    outputs: int,
+    method: Method = UNQUANTIZED,
+    *,
+    bias: bool = False,
+    path: str | None = None,
 ) -> Parameters:
     """``ColumnParallelLinear``."""
-    return _linear(name, Linear("column", inputs, {0: outputs}), method, bias)
+    return _linear(name, Linear("column", inputs, {0: outputs}, path or name), method, bias)
 
 
 def row(
-    name: str, inputs: int, outputs: int, method: Method = UNQUANTIZED, *, bias: bool = False
+    name: str,
+    inputs: int,
+    outputs: int,
+    method: Method = UNQUANTIZED,
+    *,
+    bias: bool = False,
+    path: str | None = None,
 ) -> Parameters:
     """``RowParallelLinear``."""
-    return _linear(name, Linear("row", inputs, {0: outputs}), method, bias)
+    return _linear(name, Linear("row", inputs, {0: outputs}, path or name), method, bias)
 
 
-def replicated(name: str, inputs: int, outputs: int, method: Method = UNQUANTIZED) -> Parameters:
+def replicated(
+    name: str, inputs: int, outputs: int, method: Method = UNQUANTIZED, *, path: str | None = None
+) -> Parameters:
     """``ReplicatedLinear``."""
-    return _linear(name, Linear("replicated", inputs, {0: outputs}), method, bias=False)
+    return _linear(name, Linear("replicated", inputs, {0: outputs}, path or name), method, bias=False)
 
 
 def qkv(
@@ -74,25 +103,27 @@ def qkv(
     method: Method = UNQUANTIZED,
     *,
     bias: bool = False,
+    path: str | None = None,
 ) -> Parameters:
     """``QKVParallelLinear``."""
     parts: dict[str | int, int] = {"q": heads * head_dim, "k": kv_heads * head_dim, "v": kv_heads * head_dim}
-    return _linear(name, Linear("qkv", inputs, parts), method, bias)
+    return _linear(name, Linear("qkv", inputs, parts, path or name), method, bias)
 
 
-def gate_up(name: str, inputs: int, width: int, method: Method = UNQUANTIZED) -> Parameters:
+def gate_up(
+    name: str, inputs: int, width: int, method: Method = UNQUANTIZED, *, path: str | None = None
+) -> Parameters:
     """``MergedColumnParallelLinear`` of gate and up."""
-    return _linear(name, Linear("merged", inputs, {0: width, 1: width}), method, bias=False)
+    return _linear(name, Linear("merged", inputs, {0: width, 1: width}, path or name), method, bias=False)
 
 
-def mlp(name: str, config: HfConfig, width: int, method: Method) -> Parameters:
+def mlp(name: str, config: HfConfig, width: int, method: Method, *, path: str | None = None) -> Parameters:
     """``LlamaMLP``, ``Qwen2MLP`` or ``DeepseekV2MLP``; each refuses another activation than silu (models/llama.py:116-119)."""
     if width is None:
         raise Refused("TypeError", "unsupported operand type(s) for %: 'NoneType' and 'int'", "class")
-    hidden = config.need("hidden_size")
-    out = gate_up(f"{name}.gate_up_proj", hidden, width, method) | row(
-        f"{name}.down_proj", width, hidden, method
-    )
+    hidden, path = config.need("hidden_size"), path or name
+    out = gate_up(f"{name}.gate_up_proj", hidden, width, method, path=f"{path}.gate_up_proj")
+    out |= row(f"{name}.down_proj", width, hidden, method, path=f"{path}.down_proj")
     if config.need("hidden_act") != "silu":
         raise Refused(
             "ValueError",

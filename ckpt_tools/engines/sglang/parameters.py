@@ -36,8 +36,7 @@ class Parameter:
         unfilled: What it holds without a tensor: a defined value or whatever memory held.
         logical: The shape that tensors are compared with, where it isn't ``shape``.
         part_loader: How one part's tensor enters.
-        dtype_rank: A tensor of a higher rank (0 for 8-bit floats, 1 for 16, 2 for 32) is refused where the loader is a
-            column's (layers/parameter.py:47-79 ``copy_with_check``).
+        dtype: Where a method fixes it; a column's loader refuses what doesn't go into it.
     """
 
     shape: Shape
@@ -46,7 +45,7 @@ class Parameter:
     parts: Mapping[str | int, Part] = field(default_factory=dict)
     part_loader: Callable[[Shape, Shape], str | None] | None = None
     logical: Shape | None = None
-    dtype_rank: int | None = None
+    dtype: str | None = None
 
 
 @dataclass
@@ -112,7 +111,7 @@ class Model:
     def _load_whole(built: Parameter, filling: Filling, shape: Shape, dtype: str) -> str | None:
         cut = built.loader(built.logical or built.shape, shape)
         if built.loader is shapes.column:
-            shapes.check_dtype(built.dtype_rank, dtype)
+            shapes.check_dtype(built.dtype, dtype)
         filling.whole = True
         return cut
 

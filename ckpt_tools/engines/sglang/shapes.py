@@ -150,10 +150,20 @@ def cat(one: TensorInfo, other: TensorInfo) -> Shape:
     return (first[0] + second[0], *first[1:])
 
 
-def check_dtype(rank: int | None, dtype: str) -> None:
-    """``copy_with_check`` (layers/parameter.py:47-79): a wider float doesn't go into a narrower one."""
-    if rank is not None and _RANKS.get(dtype, rank) > rank:
-        raise refuse("ValueError", f"Downcasting not allowed: loaded_weight.dtype={dtype}")
+def check_dtype(parameter: str | None, tensor: str) -> None:
+    """``copy_with_check`` (layers/parameter.py:51-79): a wider float doesn't go into a narrower one, nor a float into integers."""
+    if parameter is None or parameter == tensor:
+        return
+    want, have = _RANKS.get(parameter), _RANKS.get(tensor)
+    if want is None or have is None:
+        raise refuse(
+            "ValueError",
+            f"Unsupported copy between dtypes: target.dtype={parameter}, loaded_weight.dtype={tensor}",
+        )
+    if have > want:
+        raise refuse(
+            "ValueError", f"Downcasting not allowed: target.dtype={parameter}, loaded_weight.dtype={tensor}"
+        )
 
 
 def narrow(tensor: Shape, axis: int, start: int, length: int) -> str | None:

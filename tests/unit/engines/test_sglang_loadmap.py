@@ -13,7 +13,10 @@ from ckpt_tools.engines.sglang.architectures import registered
 from ckpt_tools.engines.sglang.engine import ENGINE
 from ckpt_tools.engines.sglang.features import features
 from ckpt_tools.engines.sglang.loadmap import MODELLED, load_order, parameter_shapes
+from ckpt_tools.engines.sglang.quantization import methods
 from ckpt_tools.model import Checkpoint, FileInfo, LoadMap, TensorInfo
+
+SGLANG = resolve("sglang", "test")
 
 H, V, VD = 64, 256, 128
 CONFIG: dict[str, Any] = {
@@ -206,19 +209,40 @@ def test_pickles_beside_safetensors_are_not_read() -> None:
     assert list(load_order(Checkpoint("d", "d", CONFIG, "", {beside.name: beside}, files[1:]))) == [beside]
 
 
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True}
+GPTQ = {"quant_method": "gptq", "bits": 8, "group_size": 32, "desc_act": False}
+INTEGERS = {"type": "int", "num_bits": 8, "strategy": "group", "group_size": 32}
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+
+
+def tensors(weights: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
+    """A compressed-tensors config with one group."""
+    group = {"targets": ["Linear"], "weights": weights} | {
+        k: more.pop(k) for k in ("input_activations",) if k in more
+    }
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "config_groups": {"g": group},
+    } | more
+
+
+def test_the_quantisation_of_an_older_release_is_its_own() -> None:
+    assert "qoq" in methods("0.5.12")
+    assert "qoq" not in methods("0.5.23")
+
+
 @pytest.mark.parametrize(
     ("quant", "name"),
     [
-        ({"quant_method": "awq", "bits": 4, "group_size": 32}, "qweight"),
-        ({"quant_method": "awq", "bits": 4, "group_size": -1}, "scales"),
-        ({"quant_method": "gptq", "bits": 8}, "g_idx"),
-        (
-            {
-                "quant_method": "compressed-tensors",
-                "config_groups": {"g": {"weights": {"type": "int", "num_bits": 8}}},
-            },
-            "weight_packed",
-        ),
+        (AWQ, "qweight"),
+        (AWQ | {"group_size": -1}, "scales"),
+        (GPTQ, "g_idx"),
+        (GPTQ | {"group_size": -1}, "qzeros"),
+        (tensors(INTEGERS), "weight_packed"),
+        (tensors(INTEGERS | {"strategy": "channel", "group_size": None}), "weight_scale"),
+        (tensors(INTEGERS | {"symmetric": False}), "weight_zero_point"),
+        (tensors(INTEGERS | {"actorder": "group"}), "weight_g_idx"),
     ],
 )
 def test_a_copied_quantization_config_renames_every_linear(quant: dict[str, Any], name: str) -> None:
@@ -229,11 +253,107 @@ def test_a_copied_quantization_config_renames_every_linear(quant: dict[str, Any]
     assert "midlayer.self_attn.o_proj.weight" in found.unused
 
 
+@pytest.mark.parametrize(
+    ("quant", "layers"),
+    [
+        (FP8 | {"ignored_layers": ["model.layers.0.mlp.down_proj"]}, ""),  # the name of a target's layer
+        (FP8 | {"ignored_layers": ["down_proj"]}, "down_proj"),
+        (FP8 | {"modules_to_not_convert": ["self_attn"]}, "o_proj"),
+        (FP8 | {"ignored_layers": ["q_proj", "k_proj", "v_proj"]}, "qkv_proj"),
+        (AWQ | {"modules_to_not_convert": ["own_"]}, "down_proj"),
+        (tensors(INTEGERS, ignore=["re:.*self_attn.*"]), "o_proj"),
+        (tensors(INTEGERS, ignore=["model.layers.0.mlp.down_proj"]), ""),
+        (tensors(INTEGERS, ignore=["down_proj"]), "down_proj"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "*self_attn*"]}, "o_proj"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["down_*"]}, "down_proj"),
+        (tensors(INTEGERS) | {"config_groups": {}}, "qkv_proj o_proj gate_up_proj down_proj"),
+    ],
+)
+def test_layers_are_left_alone_by_the_names_of_modules(quant: dict[str, Any], layers: str) -> None:
+    built = parameter_shapes(SGLANG, draft(names(), quantization_config=quant))
+    plain = [n for n in built if n.startswith("model.layers.") and n.endswith("_proj.weight")]
+    scaled = {n.rpartition(".")[0] for n in built if n.endswith(("_scale", "scales"))}
+    assert {n.split(".")[-2] for n in plain if n.removesuffix(".weight") not in scaled} == set(layers.split())
+
+
+@pytest.mark.parametrize(
+    ("quant", "error"),
+    [
+        ({"quant_method": None}, "AttributeError: 'NoneType' object has no attribute 'lower'"),
+        ({"quant_method": "fp8"}, "ValueError: Cannot find any of ['activation_scheme']"),
+        (FP8 | {"activation_scheme": "odd"}, "ValueError: Unsupported activation scheme odd"),
+        (FP8 | {"weight_block_size": [32]}, "ValueError: The quantization block size of weight must have 2"),
+        (FP8 | {"activation_scheme": "static", "weight_block_size": [32, 32]}, "ValueError: The block-wise quantization only"),
+        (FP8 | {"quant_method": "FP8", "weight_block_size": [32, 32]}, "ValueError: The block-wise quantization only"),
+        (FP8 | {"weight_block_size": [96, 32]}, "ValueError: Weight output_partition_size = "),
+        (FP8 | {"ignored_layers": ["q_proj"]}, "ValueError: Detected some but not all shards"),
+        (GPTQ | {"bits": 5}, "ValueError: Currently, only 2/3/4/8-bit"),
+        (AWQ | {"bits": 8}, "ValueError: Currently, only 4-bit"),
+        (tensors(INTEGERS | {"group_size": None}), "ValueError: Marlin kernels require"),
+        (tensors(INTEGERS | {"group_size": 1000}), "AssertionError"),
+        (tensors(INTEGERS, format="dense"), "ImportError: Other method"),
+        (tensors(INTEGERS | {"strategy": "tensor"}, format="dense"), "NotImplementedError: No compressed-tensors"),
+        (tensors(INTEGERS) | {"config_groups": {"g": {"targets": ["re:x"], "weights": INTEGERS}}}, "ValueError: Unable to find"),
+        ({"quant_method": "modelopt"}, "ValueError: Cannot find 'quant_algo'"),
+        ({"quant_method": "modelopt", "quant_algo": "W4A8"}, "ValueError: ModelOptFp8Config only supports"),
+        ({"quant_method": "modelopt_fp4"}, "ValueError: Cannot find 'quant_algo'"),
+        ({"quant_method": "modelopt_fp4", "quant_algo": "FP4"}, "ValueError: ModelOpt currently only supports"),
+        ({"quant_method": "modelopt_fp4", "quantization": {"quant_algo": "NVFP4"}}, "ValueError: NVFP4 quantization requires"),
+    ],
+)  # fmt: skip
+def test_a_quantisation_that_is_refused(quant: dict[str, Any], error: str) -> None:
+    found = mapped(draft(names(), quantization_config=quant))
+    assert found.refused is not None
+    assert found.refused.startswith(error)
+
+
+def test_eight_bits_take_plain_weights_and_lack_their_scales() -> None:
+    tokens = {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True}
+    channel = {"num_bits": 8, "type": "float", "strategy": "channel"}
+    whole = {"quant_method": "modelopt", "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}
+    for quant in (
+        FP8 | {"activation_scheme": "static"},
+        whole,
+        {"quant_method": "modelopt_fp8", "quant_algo": "FP8", "kv_cache_scheme": {"type": "float", "num_bits": 8}},
+        tensors(channel, input_activations=tokens, format="float-quantized"),
+        tensors(channel, format="float-quantized"),
+        tensors(channel | {"strategy": "tensor"}, input_activations=tokens | {"dynamic": False, "strategy": "tensor"}, format="float-quantized"),
+        tensors(channel | {"type": "int"}, input_activations=tokens | {"type": "int"}, format="int-quantized"),
+        tensors(channel | {"type": "int", "strategy": "tensor"}, input_activations=tokens | {"type": "int"}, format="int-quantized"),
+    ):  # fmt: skip
+        found = mapped(draft(names(), quantization_config=quant))
+        layer = "model.layers.0.self_attn.o_proj"
+        assert found.parameters[f"{layer}.weight"].filled_by == "checkpoint"
+        assert found.parameters[f"{layer}.weight_scale"].filled_by == "nothing"
+
+
+def test_a_method_in_capitals_quantises_after_loading() -> None:
+    found = parameter_shapes(SGLANG, draft(names(), quantization_config=FP8 | {"quant_method": "FP8"}))
+    assert "model.layers.0.self_attn.o_proj.weight_scale" not in found
+    assert "model.layers.0.self_attn.attn.k_scale" in found
+
+
+def test_a_head_that_the_method_takes_is_packed() -> None:
+    quant = {"quant_method": "modelopt_fp4", "quant_algo": "NVFP4", "exclude_modules": []}
+    found = parameter_shapes(SGLANG, draft(names(), quantization_config=quant))
+    rows, width = parameter_shapes(SGLANG, draft(names()))["lm_head.weight"]
+    assert found["lm_head.weight"] == (rows, width // 2)
+    assert found["lm_head.weight_scale"] == (rows, width // 16)
+    assert found["lm_head.input_scale"] == (1,)
+
+
 def test_a_quantisation_that_is_not_mapped_says_nothing() -> None:
+    floats = {"num_bits": 8, "type": "float", "strategy": "channel"}
     for quant in (
         {"quant_method": "bitsandbytes"},
-        {"quant_method": "compressed-tensors", "config_groups": {}},
-    ):
+        {"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ", "ignore": [], "group_size": 16},
+        {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"},
+        tensors(None),
+        tensors(floats | {"num_bits": 4}, format="float-quantized"),
+        tensors(floats, format="float-quantized", input_activations={"type": "float", "strategy": "token"}),
+        tensors(floats | {"type": "int"}, format="int-quantized", input_activations={"type": "int", "strategy": "tensor"}),
+        tensors(INTEGERS) | {"config_groups": {"g": {"targets": ["re:.*lm_head"], "weights": INTEGERS}}},
+    ):  # fmt: skip
         found = mapped(draft(names(), quantization_config=quant))
         assert (found.architecture, found.refused, found.parameters) == ("LlamaForCausalLMEagle3", None, {})
 

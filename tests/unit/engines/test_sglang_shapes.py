@@ -178,7 +178,15 @@ def test_cat_joins_rows() -> None:
 
 
 def test_wide_floats_do_not_enter_narrow_ones() -> None:
-    shapes.check_dtype(0, "F8_E4M3")
-    shapes.check_dtype(None, "F32")
+    shapes.check_dtype("F8_E4M3", "F8_E4M3")
+    shapes.check_dtype("BF16", "F16")
+    shapes.check_dtype("F32", "BF16")
+    shapes.check_dtype(None, "F64")
     with pytest.raises(Refused, match="Downcasting not allowed"):
-        shapes.check_dtype(0, "BF16")
+        shapes.check_dtype("F8_E4M3", "BF16")
+
+
+@pytest.mark.parametrize(("parameter", "tensor"), [("I8", "BF16"), ("BF16", "I64"), ("U8", "I8")])
+def test_floats_and_integers_do_not_mix(parameter: str, tensor: str) -> None:
+    with pytest.raises(Refused, match="Unsupported copy between dtypes"):
+        shapes.check_dtype(parameter, tensor)
