@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,16 +21,17 @@ from ckpt_tools.api.subjects import (
 from ckpt_tools.container.fingerprint import fingerprint
 from ckpt_tools.container.read import read_ints, read_tensor
 from ckpt_tools.container.write import plan_write, write_folder
-from ckpt_tools.convert.apply import RECORD, Input, output_files
+from ckpt_tools.convert.apply import Input, output_files
 from ckpt_tools.convert.build import plan_conversion
 from ckpt_tools.convert.options import Options, Readers, allowable
 from ckpt_tools.convert.plan import Plan, plan_json
+from ckpt_tools.convert.record import RECORD, Recorded, read_record, with_recorded
 from ckpt_tools.convert.repairs import REPAIRS
 from ckpt_tools.convert.sidecars import tables_beside
 from ckpt_tools.engines import engines, resolve
 from ckpt_tools.errors import CkptError, InputError, UsageError
 from ckpt_tools.formats import formats, read_draft
-from ckpt_tools.model import Severity, Verifier
+from ckpt_tools.model import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -102,7 +102,7 @@ def fix_keys(request: Request, progress: Callable[[int, int], None] | None = Non
         draft,
         to,
         fingerprint(opened.checkpoint),
-        readers_of(opened, target, derived_before(record), stitch=request.target is not None),
+        readers_of(opened, target, record, stitch=request.target is not None),
         target=target,
         options=Options(
             request.allow,
@@ -132,7 +132,7 @@ def fix_keys(request: Request, progress: Callable[[int, int], None] | None = Non
 
 
 def readers_of(
-    opened: Opened, target: Target | None, derived: frozenset[str] = frozenset(), *, stitch: bool = False
+    opened: Opened, target: Target | None, recorded: Recorded | None = None, *, stitch: bool = False
 ) -> Readers:
     """What a plan may read of a draft and of its target, beside headers.
 
@@ -148,7 +148,7 @@ def readers_of(
             tuple(f.name for f in opened.checkpoint.files), lambda n: _side_tables(opened, n)
         ),
         target=theirs.checkpoint if theirs is not None and stitch else None,
-        derived_before=derived,
+        recorded=recorded or Recorded(),
     )
 
 
@@ -173,49 +173,28 @@ def _check_words(request: Request) -> None:
         raise UsageError(f"--repair {', '.join(unknown)}: no such repair", f"repairs: {', '.join(REPAIRS)}")
 
 
-def _read(opened: Opened, request: Request, record: Mapping[str, Any]) -> tuple[Draft, Target | None]:
-    given = find_target(request.target, offline=request.offline) if request.target else None
-    draft = read_draft(opened.checkpoint, given, request.convention)
-    if draft is not None and draft.facts.verifier is None:
-        draft = replace(draft, facts=replace(draft.facts, verifier=_verifier_of(record)))
-    if draft is not None and given is None:
-        known = named_target(draft)
-        if known is not None:
-            verifier = draft.facts.verifier
-            given, draft = known, read_draft(opened.checkpoint, known, request.convention)
-            draft = replace(draft, facts=replace(draft.facts, verifier=verifier)) if draft else None
+def _read(opened: Opened, request: Request, recorded: Recorded) -> tuple[Draft, Target | None]:
+    target = find_target(request.target, offline=request.offline) if request.target else None
+    draft = _draft(opened, target, request, recorded)
+    if target is None and (target := named_target(draft)) is not None:
+        draft = _draft(opened, target, request, recorded)
     if draft is None:
         raise InputError(
             f"{request.source}: no draft format fits its config and tensors",
             "`ckpt inspect --tensors` shows what is there",
         )
-    return draft, given
+    return draft, target
 
 
-def conversion_record(opened: Opened) -> Mapping[str, Any]:
-    """What an earlier conversion wrote beside its output; empty without one, or when it can't be read."""
+def _draft(opened: Opened, target: Target | None, request: Request, recorded: Recorded) -> Draft | None:
+    draft = read_draft(opened.checkpoint, target, request.convention)
+    return with_recorded(draft, recorded) if draft is not None else None
+
+
+def conversion_record(opened: Opened) -> Recorded:
+    """What an earlier conversion wrote beside its output; empty without one."""
     info = next((f for f in opened.checkpoint.files if f.name == RECORD), None)
-    if info is None:
-        return {}
-    try:
-        record = json.loads(opened.source.read(RECORD, 0, info.size))
-    except ValueError:
-        return {}
-    return record if isinstance(record, dict) and isinstance(record.get("plan"), dict) else {}
-
-
-def derived_before(record: Mapping[str, Any]) -> frozenset[str]:
-    """Tensors that an earlier conversion made up; reversing it drops them."""
-    made = record.get("plan", {}).get("synthesised", [])
-    return frozenset(s["tensor"] for s in made if isinstance(s, dict) and "tensor" in s)
-
-
-def _verifier_of(record: Mapping[str, Any]) -> Verifier | None:
-    """The target that the draft named before an earlier conversion to a format that can't say it."""
-    block = record.get("verifier")
-    if not isinstance(block, dict) or not isinstance(block.get("name_or_path"), str):
-        return None
-    return Verifier(block["name_or_path"], tuple(map(str, block.get("architectures") or ())))
+    return read_record(opened.source.read(RECORD, 0, info.size)) if info is not None else Recorded()
 
 
 def _files(plan: Plan, opened: Opened, target: Target | None) -> tuple[OutWeights | OutFile, ...]:

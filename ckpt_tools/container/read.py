@@ -31,6 +31,10 @@ _TYPECODES = {
 }
 
 
+#: Dtypes that :func:`read_ints` takes.
+INTEGERS = frozenset(_TYPECODES)
+
+
 def read_tensor(checkpoint: Checkpoint, name: str, source: ByteSource | None = None) -> bytes:
     """All bytes of a tensor: little-endian, row-major, as safetensors stores them.
 

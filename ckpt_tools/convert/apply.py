@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ckpt_tools.container.layout import FileRange, OutFile, OutTensor, OutWeights, Produced
 from ckpt_tools.container.read import is_pickled, iter_tensor, read_tensor
 from ckpt_tools.convert.casts import cast_chunks
-from ckpt_tools.convert.plan import Part, plan_json
+from ckpt_tools.convert.plan import Part
+from ckpt_tools.convert.record import RECORD, record
 from ckpt_tools.convert.shards import INDEX, nbytes
 from ckpt_tools.errors import Unavailable
 
@@ -21,28 +22,10 @@ if TYPE_CHECKING:
     from ckpt_tools.convert.plan import Plan, Tensor
     from ckpt_tools.model import Checkpoint
 
-RECORD = "conversion.json"
-SCHEMA = "ckpt-tools/conversion.v1"
-
 
 def config_bytes(config: Mapping[str, Any]) -> bytes:
     """config.json as transformers writes it: two spaces, a final newline."""
     return (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode()
-
-
-def record_bytes(plan: Plan, version: str) -> bytes:
-    """``conversion.json``: what was converted, how, and by which version; enough to check and to reverse it."""
-    verifier = plan.draft.facts.verifier
-    record = {
-        "schema": SCHEMA,
-        "version": version,
-        "source": {"path": plan.source.rstrip("/").rsplit("/", 1)[-1], "fingerprint": plan.fingerprint},
-        "verifier": {"name_or_path": verifier.name, "architectures": list(verifier.architectures)}
-        if verifier
-        else None,
-        "plan": {k: v for k, v in plan_json(plan).items() if k not in ("bytes_shared", "bytes_copied")},
-    }
-    return config_bytes(record)
 
 
 @dataclass(frozen=True)
@@ -81,7 +64,7 @@ def output_files(
     sizes = {f.name: f.size for f in home.checkpoint.files}
     for name in plan.carried:
         files.append(OutFile(name, FileRange(_local(home.source, name), 0, sizes[name])))
-    files.append(OutFile(RECORD, record_bytes(plan, version)))
+    files.append(OutFile(RECORD, config_bytes(record(plan, version))))
     files.append(OutFile("config.json", config_bytes(plan.config)))
     return tuple(files)
 

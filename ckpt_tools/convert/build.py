@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.checks.base import finding
-from ckpt_tools.convert import hazards, ids, known
+from ckpt_tools.convert import hazards, ids, known, lost, structure
 from ckpt_tools.convert.edits import config_edits
 from ckpt_tools.convert.files import other_files
-from ckpt_tools.convert.lost import lost_facts, read_back
+from ckpt_tools.convert.lost import read_back
 from ckpt_tools.convert.options import Findings, Options
 from ckpt_tools.convert.plan import Plan
 from ckpt_tools.convert.repairs import HIDDEN_NORM, folded_norm, repaired_facts
 from ckpt_tools.convert.shards import assign_shards
 from ckpt_tools.convert.stitch import TARGETS_OWN, stitched, stitched_config
-from ckpt_tools.convert.tensors import Made, Output, missing, plan_tensors
-from ckpt_tools.convert.vocabulary import plan_tables
+from ckpt_tools.convert.tensors import Made, missing, plan_tensors
+from ckpt_tools.convert.vocabulary import TABLES, plan_tables
 from ckpt_tools.engines.capture import default_layers
 from ckpt_tools.formats import formats
 from ckpt_tools.formats.base import Variant, WriteRequest
 from ckpt_tools.model import Severity, Verifier
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from ckpt_tools.convert.options import Readers
     from ckpt_tools.convert.vocabulary import Vocabulary
@@ -83,8 +83,8 @@ def plan_conversion(
         options: What the user asked for.
     """
     asked = options or Options()
-    found = Findings(asked.allow)
-    for f in draft.findings:
+    found = Findings(asked.allow, checkpoint.tensors)
+    for f in (*draft.findings, *structure.of_input(checkpoint, draft)):
         found.add(f)
     base = Plan(checkpoint.path, fingerprint, draft, to.name, repairs=asked.repairs)
     variant = choose_variant(to, draft)
@@ -96,12 +96,13 @@ def plan_conversion(
     written = ids.decide(draft, to, target)
     for f in (
         *hazards.limits(draft, facts, to),
-        *written.findings,
+        *(() if any(f.code == "CAP006" for f in found.refusals) else written.findings),
         *hazards.window(draft, to),
+        *hazards.rope(draft),
         *ids.first_releases(facts, draft.algorithm, to, written),
         *hazards.embedding(draft, target, to, variant, readers),
         *hazards.verifier(given, target),
-        *hazards.quantization(checkpoint),
+        *hazards.quantization(checkpoint, draft, variant),
     ):
         found.add(f)
     vocabulary = plan_tables(checkpoint, draft, facts, to, variant, readers, asked)
@@ -115,7 +116,7 @@ def plan_conversion(
         algorithm=draft.algorithm,
         variant=variant,
         target=target,
-        source_config=checkpoint.config or {},
+        source_config={**readers.recorded.blocks, **(checkpoint.config or {})},
         nested_ids=written.nested,
         top_level_ids=written.top_level,
         tensors=frozenset(draft.tensors),
@@ -123,12 +124,21 @@ def plan_conversion(
     if variant.inside is not None and readers.target is not None:
         for f in hazards.other_target(draft, target):
             found.add(f)
-    for f in (*known.required(request.facts, draft.algorithm), *_unfilled(draft, variant, made)):
+    for f in known.required(request.facts, draft.algorithm):
         found.add(f, allowable=False)
+    for f in (*_unfilled(draft, request.facts, variant, vocabulary, made), *structure.unasked(draft, facts)):
+        found.add(f)
     config = to.write(request)
+    unsaid: dict[str, Any] = {}
     if draft.algorithm != "mtp":
-        for f in _lost(request, out, config, to, found):
+        made_headers, back = read_back(out.tensors, config, to, variant, target)
+        unsaid = lost.unsaid(request.facts, back)
+        for f in _lost(request.facts, back, to, found):
             found.add(f)
+        if not any(f.code in structure.CAUSES for f in found.refusals):
+            names = {t.name: t.source for t in out.tensors if t.source is not None}
+            for f in structure.of_output(made_headers, back, checkpoint, names, target):
+                found.add(f)
     tensors = assign_shards(tuple(out.tensors), asked.max_shard_size)
     carried, left = other_files(checkpoint)
     if variant.inside is not None and readers.target is not None:
@@ -151,6 +161,7 @@ def plan_conversion(
         carried=carried,
         left=left,
         allowed=tuple(dict.fromkeys(found.allowed)),
+        unsaid=unsaid,
     )
 
 
@@ -192,6 +203,9 @@ def _drops(
     """Names in the input's files that stay behind, with the reason."""
     drops = dict(draft.dropped)
     for name in draft.unknown:
+        if hazards.is_quantised(checkpoint.tensors[name]):
+            drops[name] = "belongs to quantised weights, which are refused as a whole"
+            continue
         found.add(
             finding(
                 "KEY004",
@@ -209,7 +223,7 @@ def _drops(
         found.add(f)
     drops.update(omitted)
     native = draft.tensors.get("fc.bias")
-    if native in readers.derived_before and "fc.bias" not in variant.needs and native is not None:
+    if native in readers.recorded.derived and "fc.bias" not in variant.needs and native is not None:
         drops[native] = "made by the conversion that wrote this folder"
     if variant.inside is not None:
         drops.update({n: "the target's own" for n in TARGETS_OWN if n in checkpoint.tensors})
@@ -238,31 +252,30 @@ def _made(
     return made
 
 
-def _unfilled(draft: Draft, variant: Variant, made: Mapping[str, Made]) -> list[Finding]:
-    """What the format's readers need, the draft hasn't, and nothing can stand in for."""
-    absent = [
-        n for n in variant.needs if n not in draft.tensors and n not in made and n not in ("d2t", "t2d")
-    ]
-    return [
-        finding(
+def _unfilled(
+    draft: Draft, facts: DraftFacts, variant: Variant, vocabulary: Vocabulary, made: Mapping[str, Made]
+) -> Iterator[Finding]:
+    """What the head can't do without, the draft hasn't, and nothing can stand in for."""
+    there = {*draft.tensors, *made, *vocabulary.made}
+    needed = (n for n in variant.needs if n not in TABLES and n not in there)
+    absent = list(dict.fromkeys((*needed, *structure.absent(draft, facts, there))))
+    if absent:
+        listed = ", ".join(absent[:3]) + (f" and {len(absent) - 3} more" if len(absent) > 3 else "")
+        yield finding(
             "KEY009",
-            f"{name} isn't there, and this format's readers can't do without it",
-            tensor=name,
+            f"{listed} {'are' if len(absent) > 1 else 'is'}n't there, and no reader of this format can do without "
+            f"{'them' if len(absent) > 1 else 'it'}",
+            tensor=absent[0],
             hint="take it from the training checkpoint",
         )
-        for name in absent
-    ]
 
 
-def _lost(
-    request: WriteRequest, out: Output, config: Mapping[str, object], to: Format, found: Findings
-) -> list[Finding]:
+def _lost(facts: DraftFacts, back: Draft, to: Format, found: Findings) -> list[Finding]:
     """Facts that the output doesn't say and no finding names."""
     named = {f.code for f in (*found.notes, *found.refusals)}
     explained = frozenset(fact for code, facts in EXPLAINS.items() if code in named for fact in facts)
-    back = read_back(out.tensors, config, to, request.variant, request.target)
     return [
         f
-        for f in lost_facts(request.facts, back, to, explained)
+        for f in lost.lost_facts(facts, back, to, explained)
         if not (f.severity is Severity.ERROR and found.refusals)
     ]

@@ -36,7 +36,7 @@ LEFT: Mapping[str, str] = {
     "train_command.txt": "names the machine that trained the draft",
     "config.py": "Python code that speculators copies in; nothing needs it",
     "dflash.py": "Python code that SpecForge copies in; nothing needs it",
-    "hf_quant_config.json": "the target's; the draft's own tensors are plain",
+    "hf_quant_config.json": "names modules of the source; plain tensors need none",
     "modelopt_state.pth": "Model-Optimizer's training state",
     "eagle_meta.pt": "the vocabulary table, which is written as d2t",
     "vocab_mapping.pt": "the vocabulary tables, which are written as d2t and t2d",

@@ -5,17 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.checks.base import finding
+from ckpt_tools.checks.quantization import PACKED
 from ckpt_tools.convert import ids
+from ckpt_tools.convert.vocabulary import TABLES
 from ckpt_tools.formats.dflash import FAMILY
 from ckpt_tools.formats.names import fits
-from ckpt_tools.model import FLOAT_DTYPES, Severity
+from ckpt_tools.formats.rope import by_layer_type
+from ckpt_tools.model import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ckpt_tools.convert.options import Readers
     from ckpt_tools.formats.base import Format, Variant
-    from ckpt_tools.model import Checkpoint, Draft, DraftFacts, Finding, Target
+    from ckpt_tools.model import Checkpoint, Draft, DraftFacts, Finding, Target, TensorInfo
 
 #: Where a format's limit points in config.json, for those that are about one field.
 _FIELD_OF: Mapping[str, str] = {
@@ -112,6 +115,22 @@ def no_home(draft: Draft, to: Format) -> Finding:
         hint=f"ckpt inspect shows which formats carry {draft.algorithm}",
         severity=Severity.ERROR,
     )
+
+
+def rope(draft: Draft) -> Iterator[Finding]:
+    """Rotary settings that differ between kinds of layers."""
+    if by_layer_type(draft.facts.rope):
+        scaling = (draft.facts.rope.scaling if draft.facts.rope else None) or {}
+        kinds = [k for k, v in scaling.items() if isinstance(v, dict)]
+        yield finding(
+            "ROP006",
+            f"rope_parameters differs between {' and '.join(kinds)}, and no draft's class takes more than one rope",
+            pointer="/transformer_layer_config/rope_parameters"
+            if draft.format == "speculators"
+            else "/rope_parameters",
+            severity=Severity.ERROR,
+            hint="write the one that the draft's layers were trained with, or layer_types that says which they are",
+        )
 
 
 def window(draft: Draft, to: Format) -> Iterator[Finding]:
@@ -244,20 +263,40 @@ def verifier(draft: Draft, target: Target | None) -> Iterator[Finding]:
     )
 
 
-def quantization(checkpoint: Checkpoint) -> Iterator[Finding]:
-    """A quantization_config over tensors that are all plain."""
+def quantization(checkpoint: Checkpoint, draft: Draft, variant: Variant) -> Iterator[Finding]:
+    """A quantised draft, whose config no format carries over; or a quantization_config over tensors that are all plain."""
+    if variant.inside is not None:
+        return  # the target's config stays as it is
     config = checkpoint.config or {}
     named = next((k for k in ("quantization_config", "compression_config") if config.get(k)), None)
-    plain = all(
-        t.dtype in FLOAT_DTYPES or t.dtype in ("BOOL", "I64", "I32", "U8")
-        for t in checkpoint.tensors.values()
-    )
-    if named is None or not checkpoint.tensors or not plain:
-        return
-    yield finding(
-        "QNT002",
-        f"{named} is the target's: the draft's own tensors are plain, and engines would look for scales that aren't there; it is left "
-        "behind",
-        pointer=f"/{named}",
-        severity=Severity.INFO,
+    tables = {draft.tensors.get(n) for n in TABLES}
+    own = (n for n in (*draft.tensors.values(), *draft.unknown) if n not in tables)
+    quantised = [n for n in own if is_quantised(checkpoint.tensors[n])]
+    if quantised:
+        yield finding(
+            "QNT001",
+            f"{len(quantised)} quantised tensors (such as {quantised[0]}, {checkpoint.tensors[quantised[0]].dtype}): their "
+            f"{named or 'quantization_config'} names the source's own modules and is left behind, so an engine would build plain layers",
+            pointer=f"/{named}" if named else None,
+            tensor=quantised[0],
+            severity=Severity.ERROR,
+            hint="convert the draft as it was before, then quantise the result",
+        )
+    elif named is not None and draft.tensors:
+        yield finding(
+            "QNT002",
+            f"{named} is the target's: the draft's own tensors are plain, and engines would look for scales that aren't there; it is left "
+            "behind",
+            pointer=f"/{named}",
+            severity=Severity.INFO,
+        )
+
+
+def is_quantised(tensor: TensorInfo) -> bool:
+    """Packed or scaled by its name, or of a dtype that no plain weight has."""
+    packed = tensor.name.rsplit(".", 1)[-1] in PACKED
+    return (
+        packed
+        or tensor.dtype.startswith(("F8", "F6", "F4"))
+        or tensor.dtype in ("I8", "U8", "U16", "U32", "U64")
     )

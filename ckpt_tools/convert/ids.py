@@ -96,11 +96,20 @@ def decide(draft: Draft, to: Format, target: Target | None) -> WrittenIds:
         return WrittenIds(findings=tuple(_fixed(layers, depth, to, _at(draft))))
     if draft.algorithm in FAMILY:
         return _family(draft, layers, depth, to)
-    if layers[0] < 0 or (depth is not None and layers[-1] >= depth - 1):
+    if depth is not None and layers[-1] >= depth:
+        beyond = finding(
+            "CAP002",
+            f"the draft captures the output of layer {layers[-1]} (counted from 0) and the target has {depth} layers",
+            pointer=_at(draft),
+            severity=Severity.ERROR,
+            hint="name the target that the draft was trained for, or correct the ids",
+        )
+        return WrittenIds(findings=(beyond,))
+    if layers[0] < 0 or (depth is not None and layers[-1] == depth - 1):
         what = (
             "the embedding's output (id 0)"
             if layers[0] < 0
-            else f"the output of layer {layers[-1]} of {depth}, the last one or beyond"
+            else f"the output of layer {layers[-1]} of {depth}, the last one"
         )
         if served_by_sglang:
             return WrittenIds(

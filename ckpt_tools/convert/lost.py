@@ -60,11 +60,11 @@ def read_back(
     to: Format,
     variant: Variant,
     target: Target | None,
-) -> Draft:
-    """The output as its own format reads it."""
+) -> tuple[Checkpoint, Draft]:
+    """The output's headers, and what its own format reads in them."""
     infos = {t.name: TensorInfo(t.name, t.dtype, t.shape, t.shard, 0, 0) for t in tensors}
     made = Checkpoint("", "", config, "", infos, ())
-    return read_as(made, detect(made), to, variant, target=target)
+    return made, read_as(made, detect(made), to, variant, target=target)
 
 
 def lost_facts(before: DraftFacts, back: Draft, to: Format, explained: frozenset[str]) -> Iterator[Finding]:
@@ -85,6 +85,11 @@ def lost_facts(before: DraftFacts, back: Draft, to: Format, explained: frozenset
             file="config.json",
             severity=Severity.INFO if name in HARMLESS else Severity.ERROR,
         )
+
+
+def unsaid(before: DraftFacts, back: Draft) -> dict[str, Any]:
+    """Facts that the output doesn't state, by name, for ``conversion.json``: the way back needs them."""
+    return {name: was for name, (was, now) in differing(before, back.facts).items() if now is None}
 
 
 def _shown(value: Any) -> str:

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ckpt_tools.checks.base import names_of_codes
-from ckpt_tools.model import Severity
+from ckpt_tools.convert.record import Recorded
+from ckpt_tools.model import EMPTY, Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from ckpt_tools.convert.sidecars import Beside
-    from ckpt_tools.model import Checkpoint, Finding
+    from ckpt_tools.model import Checkpoint, Finding, TensorInfo
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Readers:
         same: Whether a draft tensor's bytes equal a target tensor's, ``None`` when it can't be told.
         beside: The vocabulary tables that lie in a file beside the weights.
         target: The target's own files, headers alone, when they are at hand.
-        derived_before: Tensors that an earlier conversion derived (its ``conversion.json``); they go again.
+        recorded: What an earlier conversion left in its ``conversion.json``: tensors that it derived go again.
     """
 
     ints: Callable[[str], tuple[int, ...]]
@@ -50,20 +51,24 @@ class Readers:
     same: Callable[[str, str], bool | None] | None = None
     beside: Beside | None = None
     target: Checkpoint | None = None
-    derived_before: frozenset[str] = frozenset()
+    recorded: Recorded = field(default_factory=Recorded)
 
 
 @dataclass
 class Findings:
-    """Findings on their way into refusals and notes."""
+    """Findings on their way into refusals and notes; one about a tensor of the input names its file."""
 
     allow: tuple[str, ...]
+    tensors: Mapping[str, TensorInfo] = field(default_factory=lambda: EMPTY)
     refusals: list[Finding] = field(default_factory=list)
     notes: list[Finding] = field(default_factory=list)
     allowed: list[str] = field(default_factory=list)
 
     def add(self, found: Finding, *, allowable: bool = True) -> None:
         """An error refuses unless it is allowed, then it stays as a warning."""
+        info = self.tensors.get(found.location.tensor or "")
+        if info is not None and found.location.file is None:
+            found = replace(found, location=replace(found.location, file=info.file))
         if found.severity is not Severity.ERROR:
             self.notes.append(found)
         elif allowable and any(found.code.startswith(a) for a in self.allow):

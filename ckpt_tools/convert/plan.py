@@ -102,6 +102,7 @@ class Plan:
         launch_flags: Flags that must stand in for what the config can't say.
         carried: Other files that go along.
         left: Other files that don't, with the reason.
+        unsaid: Facts of the source that the output's config doesn't state, by name; the way back takes them up again.
     """
 
     source: str
@@ -123,6 +124,7 @@ class Plan:
     left: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     allowed: tuple[str, ...] = ()
     repairs: tuple[str, ...] = ()
+    unsaid: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
     bytes_shared: int | None = None
     bytes_copied: int | None = None
 

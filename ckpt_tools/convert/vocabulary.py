@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ckpt_tools.checks.base import finding
+from ckpt_tools.container.read import INTEGERS
 from ckpt_tools.formats import tables
 from ckpt_tools.formats.canonical import slot_of
 from ckpt_tools.model import Severity
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from ckpt_tools.convert.options import Options, Readers
     from ckpt_tools.formats.base import Format, Variant
-    from ckpt_tools.model import Checkpoint, Draft, DraftFacts, Finding
+    from ckpt_tools.model import Checkpoint, Draft, DraftFacts, Finding, TensorInfo
 
 TABLES = ("d2t", "t2d")
 _CODES = {
@@ -76,6 +77,10 @@ def plan_tables(
     if slot_of(variant.algorithm, "d2t") is None or any(name == "d2t" for name, _ in variant.omits):
         return work.done()
     names = {n: draft.tensors[n] for n in TABLES if n in draft.tensors}
+    wrong = [_misshapen(checkpoint.tensors[native]) for native in names.values()]
+    if any(wrong):
+        work.findings += [f for f in wrong if f is not None]
+        return work.done()
     d2t, t2d = (readers.ints(names[n]) if n in names else None for n in TABLES)
     if d2t is None and t2d is None and readers.beside is not None:
         d2t, t2d = readers.beside.d2t, readers.beside.t2d
@@ -85,7 +90,7 @@ def plan_tables(
             work.t2d(bytes(bytearray(t2d)), f"read from {readers.beside.file}")
     vocab, small = facts.vocab_size, facts.draft_vocab_size
     if vocab is not None and small in (None, vocab) and (d2t is None or tables.is_identity(d2t)):
-        return _whole(work, names, vocab, small, variant)
+        return _whole(work, names, t2d, vocab, small, variant)
     if d2t is None and t2d is not None and small not in (None, len(t2d)):
         d2t = tables.d2t_from_mask(t2d)
         work.d2t(d2t, "the ids that t2d selects, as offsets")
@@ -101,7 +106,7 @@ def plan_tables(
             )
         return work.done()
     d2t = _checked(work, names, d2t, t2d, facts, to, asked)
-    if "t2d" in readers.derived_before and "t2d" in names:
+    if "t2d" in readers.recorded.derived and "t2d" in names:
         work.drops[names["t2d"]] = "derived from d2t by the conversion that made this folder"
         t2d = None
     if to.sorted_rows:
@@ -109,11 +114,40 @@ def plan_tables(
     return work.done(len(d2t))
 
 
+def _misshapen(table: TensorInfo) -> Finding | None:
+    """Why a tensor can't be a table of ids at all."""
+    if len(table.shape) == 1 and table.dtype in INTEGERS:
+        return None
+    return finding(
+        "VOC004",
+        f"{table.name} is {table.dtype} {list(table.shape)}, expected integers in one dimension",
+        tensor=table.name,
+        file=table.file,
+        severity=Severity.ERROR,
+        hint="take the table from the training run's vocabulary mapping",
+    )
+
+
 def _whole(
-    work: _Work, names: Mapping[str, str], vocab: int, small: int | None, variant: Variant
+    work: _Work,
+    names: Mapping[str, str],
+    t2d: tuple[int, ...] | None,
+    vocab: int,
+    small: int | None,
+    variant: Variant,
 ) -> Vocabulary:
     """The draft has the target's whole vocabulary: no table, or the identity for readers that insist on one."""
     work.made.clear()
+    if t2d is not None and (len(t2d) != vocab or not all(t2d)):
+        work.findings.append(
+            finding(
+                "VOC005",
+                f"t2d selects {sum(map(bool, t2d))} of {len(t2d)} target ids, and the draft's vocabulary is the whole of {vocab}",
+                tensor=names.get("t2d"),
+                severity=Severity.ERROR,
+                hint="draft_vocab_size and lm_head's rows are the number of ids that t2d selects; take the tables and the head from one run",
+            )
+        )
     for table in TABLES:
         if table in variant.needs:
             if table not in names and table == "d2t":
@@ -136,14 +170,16 @@ def _checked(
     to: Format,
     asked: Options,
 ) -> tuple[int, ...]:
-    """The offsets, repaired where that was asked for; what is wrong with them otherwise."""
-    for problem in tables.problems(d2t, facts.vocab_size, facts.draft_vocab_size, t2d):
-        if problem.kind == "absolute" and "d2t-absolute" in asked.repairs:
-            d2t = tables.offsets(d2t)
-            work.d2t(d2t, "offsets of the absolute ids (--repair d2t-absolute)")
-            if "d2t" in names:
-                work.drops[names["d2t"]] = "absolute ids, rewritten as offsets"
-            continue
+    """The offsets, repaired where that was asked for; what is wrong with what will be written."""
+    sizes = facts.vocab_size, facts.draft_vocab_size
+    found = tables.problems(d2t, *sizes, t2d)
+    if "d2t-absolute" in asked.repairs and any(p.kind == "absolute" for p in found):
+        d2t = tables.offsets(d2t)
+        work.d2t(d2t, "offsets of the absolute ids (--repair d2t-absolute)")
+        if "d2t" in names:
+            work.drops[names["d2t"]] = "absolute ids, rewritten as offsets"
+        found = tables.problems(d2t, *sizes, t2d)
+    for problem in found:
         work.findings.append(
             finding(
                 _CODES[problem.kind],

@@ -154,16 +154,17 @@ def complete_from_shapes(
     return replace(facts, **stated) if stated else facts
 
 
+def plain(value: Any) -> Any:
+    """A fact as JSON has it: tuples become lists, nested records objects."""
+    if isinstance(value, tuple):
+        return [plain(v) for v in value]
+    if hasattr(value, "__dataclass_fields__"):
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+    return dict(value) if hasattr(value, "items") else value
+
+
 def facts_json(facts: DraftFacts) -> dict[str, Any]:
-    """Facts as the report shows them (tuples become lists, nested records become objects)."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return [plain(v) for v in value]
-        if hasattr(value, "__dataclass_fields__"):
-            return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
-        return dict(value) if hasattr(value, "items") else value
-
+    """Facts as the report shows them."""
     return {f.name: plain(getattr(facts, f.name)) for f in fields(facts)}
 
 

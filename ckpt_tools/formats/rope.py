@@ -30,10 +30,26 @@ def _scaling(block: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return {"rope_type": kind if isinstance(kind, str) else "default", **rest}
 
 
+def _of_layers(block: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The block of the layers' kind where transformers 5 keeps one per kind; as it is when their kinds differ in it."""
+    if not block or not all(isinstance(v, dict) for v in block.values()):
+        return block
+    kinds = config.get("layer_types")
+    used = [block[k] for k in kinds if k in block] if isinstance(kinds, list) else list(block.values())
+    first: Mapping[str, Any] = used[0] if used else block
+    return first if all(one == first for one in used) else block
+
+
+def by_layer_type(rope: Rope | None) -> bool:
+    """Whether the settings differ between kinds of layers, which no draft's class can be told."""
+    return rope is not None and any(isinstance(v, dict) for v in (rope.scaling or {}).values())
+
+
 def _new_spelling(config: Mapping[str, Any]) -> Rope | None:
     block = config.get("rope_parameters")
     if not isinstance(block, dict):
         return None
+    block = _of_layers(block, config)
     theta = _number(block.get("rope_theta"))
     return Rope(
         theta if theta is not None else _number(config.get("rope_theta")),

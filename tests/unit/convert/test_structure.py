@@ -1,0 +1,222 @@
+"""A draft that is broken in itself is refused, whatever it is converted to, and never passed on in silence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from ckpt_tools.api.converting import Request, fix_keys
+from ckpt_tools.model import Report
+from tests.conftest import FIXTURES
+
+SPECULATORS = FIXTURES / "formats" / "speculators"
+TARGET = str(FIXTURES / "models" / "llama_tiny")
+Config = dict[str, Any]
+Tensors = dict[str, Any]
+
+
+def draft(
+    tmp_path: Path,
+    config: Callable[[Config], object] | None = None,
+    tensors: Callable[[Tensors], object] | None = None,
+    sample: str = "eagle3_tiny",
+) -> str:
+    place = tmp_path / "in"
+    shutil.copytree(SPECULATORS / sample, place)
+    read = json.loads((place / "config.json").read_text())
+    if config is not None:
+        config(read)
+        (place / "config.json").write_text(json.dumps(read))
+    if tensors is not None:
+        weights = load_file(place / "model.safetensors")
+        tensors(weights)
+        save_file(weights, place / "model.safetensors", {"format": "pt"})
+    return str(place)
+
+
+def refusals(report: Report) -> dict[str, str]:
+    return {f.code: f.message for f in report.findings if f.severity.value == "error"}
+
+
+def decoder(**fields: Any) -> Callable[[Config], object]:
+    return lambda c: c["transformer_layer_config"].update(fields)
+
+
+def top(**fields: Any) -> Callable[[Config], object]:
+    return lambda c: c.update(fields)
+
+
+@pytest.mark.parametrize("to", ["sglang", "vllm", "dual"])
+@pytest.mark.parametrize(
+    ("config", "code", "says"),
+    [
+        (top(eagle_aux_hidden_state_layer_ids=["2", "4", "5"]), "CAP006", "'2', which is no integer"),
+        (top(eagle_aux_hidden_state_layer_ids=[2, 2, 5]), "CAP006", "holds 2 twice"),
+        (top(eagle_aux_hidden_state_layer_ids=[-1, 4, 5]), "CAP006", "holds -1"),
+        (top(eagle_aux_hidden_state_layer_ids=[]), "CFG013", "would be taken as not stated"),
+        (top(eagle_aux_hidden_state_layer_ids=[2, 5]), "SHP001", "states 2 captured layers"),
+        (top(norm_before_residual="true"), "CFG013", "/norm_before_residual: 'true'"),
+        (decoder(hidden_size="64"), "CFG013", "/transformer_layer_config/hidden_size: '64'"),
+        (decoder(rope_parameters="default"), "CFG013", "/transformer_layer_config/rope_parameters"),
+        (decoder(rope_parameters={"rope_theta": "1e6"}), "CFG013", "rope_parameters"),
+        (decoder(num_hidden_layers=2), "LAY002", "holds 1 decoder layer"),
+        (top(norm_before_fc=True), "KEY009", "input_norm.weight isn't there"),
+        (top(fc_norm=True), "KEY009", "fc_norm.0.weight, fc_norm.1.weight, fc_norm.2.weight aren't there"),
+    ],
+)
+def test_what_the_config_gets_wrong(
+    config: Callable[[Config], object], code: str, says: str, to: str, tmp_path: Path
+) -> None:
+    report = fix_keys(Request(draft(tmp_path, config), str(tmp_path / "out"), to=to))
+    assert list(refusals(report)) == [code]
+    assert says in refusals(report)[code]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("to", ["sglang", "vllm", "speculators"])
+@pytest.mark.parametrize(
+    ("name", "value", "code", "says"),
+    [
+        ("layers.0.mlp.up_proj.weight", None, "KEY009", "layers.0.mlp.up_proj.weight isn't there"),
+        ("lm_head.weight", None, "KEY009", "lm_head.weight isn't there"),
+        ("lm_head.weight", np.ones((100, 64), "f4"), "SHP003", "is [100, 64], expected [128, 64]"),
+        ("fc.weight", np.ones((64, 100), "f4"), "SHP001", "isn't a multiple of 64"),
+        ("d2t", np.zeros((128, 1), "i8"), "VOC004", "I64 [128, 1], expected integers in one dimension"),
+        ("d2t", np.zeros(128, "f4"), "VOC004", "F32 [128], expected integers"),
+        ("layers.0.mlp.up_proj.weight", np.ones((128, 64), "i1"), "QNT001", "quantised tensors"),
+    ],
+)
+def test_what_the_tensors_get_wrong(
+    name: str, value: Any, code: str, says: str, to: str, tmp_path: Path
+) -> None:
+    def change(tensors: Tensors) -> None:
+        tensors.pop(name)
+        if value is not None:
+            tensors[name] = value
+
+    report = fix_keys(Request(draft(tmp_path, tensors=change), str(tmp_path / "out"), to=to, target=TARGET))
+    assert list(refusals(report)) == [code]
+    assert says in refusals(report)[code]
+    (found,) = [f for f in report.findings if f.code == code]
+    assert found.location.file == (None if value is None else "model.safetensors")
+    assert found.location.tensor == name
+
+
+def test_layers_that_the_config_does_not_count(tmp_path: Path) -> None:
+    source = draft(tmp_path, decoder(num_hidden_layers=1), sample="eagle3_2layer_tiny")
+    assert list(refusals(fix_keys(Request(source, str(tmp_path / "out"))))) == ["LAY003"]
+
+
+def test_a_norm_whose_flag_is_off(tmp_path: Path) -> None:
+    source = draft(tmp_path, top(norm_before_fc=False), sample="eagle3_nbf_normout_tiny")
+    assert list(refusals(fix_keys(Request(source, str(tmp_path / "out"))))) == ["NRM004"]
+
+
+def test_a_broken_draft_is_let_through_by_name_alone(tmp_path: Path) -> None:
+    def change(tensors: Tensors) -> None:
+        tensors.pop("layers.0.mlp.up_proj.weight")
+
+    source = draft(tmp_path, tensors=change)
+    report = fix_keys(Request(source, str(tmp_path / "out"), allow=("KEY009",)))
+    assert report.verdict == "pass"
+    assert "allowed: layers.0.mlp.up_proj.weight" in next(
+        f.message for f in report.findings if f.code == "KEY009"
+    )
+
+
+def test_nulls_and_absent_fields_are_no_defects(tmp_path: Path) -> None:
+    unset = decoder(head_dim=None, num_key_value_heads=None, intermediate_size=None, rope_parameters=None)
+    assert refusals(fix_keys(Request(draft(tmp_path, unset), str(tmp_path / "out")))) == {}
+    made = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert (made["head_dim"], made["num_key_value_heads"], made["intermediate_size"]) == (16, 2, 128)
+
+
+def test_another_target_s_width_is_said(tmp_path: Path) -> None:
+    report = fix_keys(Request(draft(tmp_path), str(tmp_path / "out"), target="kimi-k2.5"))
+    assert report.verdict == "pass"
+    assert [f.severity.value for f in report.findings if f.code == "SHP001"] == ["warning"]
+
+
+def test_a_quantised_draft_s_config_is_not_lost_in_silence(tmp_path: Path) -> None:
+    def change(tensors: Tensors) -> None:
+        tensors["layers.0.self_attn.q_proj.weight_scale"] = np.ones(1, "f4")
+
+    source = draft(tmp_path, top(quantization_config={"quant_method": "fp8"}), change)
+    report = fix_keys(Request(source, str(tmp_path / "out")))
+    assert list(refusals(report)) == ["QNT001"]
+    (found,) = [f for f in report.findings if f.code == "QNT001"]
+    assert found.location.pointer == "/quantization_config"
+    plain = draft(tmp_path / "plain", top(quantization_config={"quant_method": "fp8"}))
+    said = fix_keys(Request(plain, str(tmp_path / "out")))
+    assert [f.code for f in said.findings if f.code.startswith("QNT")] == ["QNT002"]
+
+
+class TestRope:
+    def converted(self, tmp_path: Path, **fields: Any) -> tuple[Report, Config]:
+        report = fix_keys(Request(draft(tmp_path, decoder(**fields)), str(tmp_path / "out")))
+        made = tmp_path / "out" / "config.json"
+        return report, json.loads(made.read_text()) if made.exists() else {}
+
+    def test_two_spellings_that_differ_are_said(self, tmp_path: Path) -> None:
+        report, made = self.converted(
+            tmp_path, rope_theta=10000.0, rope_parameters={"rope_theta": 5e5, "rope_type": "default"}
+        )
+        assert [f.severity.value for f in report.findings if f.code == "ROP001"] == ["warning"]
+        assert made["rope_theta"] == made["rope_parameters"]["rope_theta"] == 5e5
+
+    def test_one_rope_per_kind_of_layer(self, tmp_path: Path) -> None:
+        kinds = {
+            "full_attention": {"rope_theta": 5e5, "rope_type": "default"},
+            "sliding_attention": {"rope_theta": 1e4, "rope_type": "default"},
+        }
+        report, made = self.converted(tmp_path, rope_parameters=kinds, layer_types=["full_attention"])
+        assert refusals(report) == {}
+        assert made["rope_theta"] == 5e5
+        assert made["rope_parameters"] == {"rope_theta": 5e5, "rope_type": "default"}
+
+    def test_ropes_that_differ_are_refused(self, tmp_path: Path) -> None:
+        kinds = {"full_attention": {"rope_theta": 5e5}, "sliding_attention": {"rope_theta": 1e4}}
+        report, _ = self.converted(tmp_path, rope_parameters=kinds, layer_types=None)
+        assert list(refusals(report)) == ["ROP006"]
+
+
+class TestCaptureRange:
+    @pytest.mark.parametrize("to", ["sglang", "vllm", "speculators"])
+    def test_a_layer_that_the_target_lacks(self, to: str, tmp_path: Path) -> None:
+        source = draft(tmp_path, top(eagle_aux_hidden_state_layer_ids=[2, 4, 99]))
+        report = fix_keys(Request(source, str(tmp_path / "out"), to=to, target=TARGET))
+        assert "the output of layer 98 (counted from 0)" in refusals(report)["CAP002"]
+
+    def test_the_last_layer_is_vllm_s(self, tmp_path: Path) -> None:
+        depth = json.loads((Path(TARGET) / "config.json").read_text())["num_hidden_layers"]
+        source = draft(tmp_path, top(eagle_aux_hidden_state_layer_ids=[2, 4, depth]))
+        assert list(refusals(fix_keys(Request(source, str(tmp_path / "a"), target=TARGET)))) == ["CAP002"]
+        assert refusals(fix_keys(Request(source, str(tmp_path / "b"), to="vllm", target=TARGET))) == {}
+
+
+class TestTables:
+    def test_a_mask_of_some_ids_is_no_whole_vocabulary(self, tmp_path: Path) -> None:
+        def change(tensors: Tensors) -> None:
+            tensors.pop("d2t")
+            tensors["lm_head.weight"] = np.ones((256, 64), "f4")
+
+        source = draft(tmp_path, top(draft_vocab_size=256), change)
+        said = refusals(fix_keys(Request(source, str(tmp_path / "out"))))
+        assert list(said) == ["VOC005"]
+        assert "t2d selects 128 of 256" in said["VOC005"]
+
+    def test_repaired_ids_are_checked_as_offsets(self, tmp_path: Path) -> None:
+        def change(tensors: Tensors) -> None:
+            tensors["d2t"] = tensors["d2t"] + np.arange(128)
+            tensors["t2d"] = np.arange(256) < 128
+
+        source = draft(tmp_path, tensors=change)
+        repaired = Request(source, str(tmp_path / "out"), to="speculators", repairs=("d2t-absolute",))
+        assert list(refusals(fix_keys(repaired))) == ["VOC005"]
