@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from ckpt_tools.api.subjects import find_target
 from ckpt_tools.api.verifying import VerifyRequest, verify
 from ckpt_tools.errors import CkptError, InputError, UsageError
 from ckpt_tools.hub.card import Acceptance
+from ckpt_tools.hub.published import without_path
 from ckpt_tools.hub.push import PushPlan, plan_push
 from ckpt_tools.hub.upload import apply_push
 from ckpt_tools.model import EMPTY, Report, Severity, Subject, worst_first
@@ -61,20 +61,6 @@ def public_name(request: PushRequest, target: Target) -> str | None:
     if target.origin != "local":
         return request.base_model
     return request.base_model or target.hf_repo or Path(target.id).name
-
-
-def without_path(value: Any, path: str, name: str) -> Any:
-    """The same data, a report included, with *name* where the absolute *path* is."""
-    if type(value) is str:  # an enumeration's member is one, too, and stays what it is
-        return re.sub(rf"{re.escape(path)}(?![\w.-])", lambda _: name, value)
-    if isinstance(value, dict):
-        return {key: without_path(item, path, name) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(without_path(item, path, name) for item in value)
-    if is_dataclass(value) and not isinstance(value, type):
-        changed = {f.name: without_path(getattr(value, f.name), path, name) for f in fields(value)}
-        return replace(value, **changed)
-    return value
 
 
 def serving_commands(request: PushRequest, target: Target) -> dict[str, str]:
@@ -216,8 +202,7 @@ def _publishable(report: Report, request: PushRequest, target: Target) -> Report
     if target.origin != "local":
         return report
     name = str(public_name(request, target))
-    cleaned: Report = without_path(replace(report, target=None), request.target, name)
-    return replace(cleaned, target=report.target)
+    return replace(without_path(replace(report, target=None), request.target, name), target=report.target)
 
 
 def _smoke(request: PushRequest) -> Report:

@@ -5,10 +5,9 @@ Nothing is sent before every check has passed; :mod:`ckpt_tools.hub.upload` then
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ckpt_tools.container.source import LocalSource
 from ckpt_tools.errors import Unavailable, UsageError
@@ -31,11 +30,12 @@ from ckpt_tools.hub.files import (
     header_text,
 )
 from ckpt_tools.hub.listing import Repository
+from ckpt_tools.hub.published import published
 from ckpt_tools.hub.rights import check_rights
 from ckpt_tools.model import EMPTY, Location, Report, Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from ckpt_tools.hub.card import Acceptance
     from ckpt_tools.hub.listing import Have
@@ -164,7 +164,7 @@ def plan_push(
     if refused := check_rights(repo_id, create_pr, notify):
         return replace(plan, findings=refused)
 
-    verify = _published(verify, repo_id, plan.folder)
+    verify = published(verify, plan.folder, repo_id)
     plan, sources = _select(plan, include, base_model)
     given = CardInput(repo_id, verify, license, base_model, serve, acceptance, smoke, tuple(tags))
     there = Repository(repo_id, branch, notify)
@@ -214,38 +214,6 @@ def _smoke_findings(smoke: Report | None, files: Sequence[PushFile]) -> Iterator
             short = f"sha256:{file.sha256[:8]}…"
             message = f"the smoke report is of another {file.name} ({there[:15]}… there, {short} here)"
             yield finding("HUB007", message, Location(file.name))
-
-
-def _published(report: Report, repo_id: str, folder: Path) -> Report:
-    """The report as others may read it: the folder is called by its Hub id, nobody's paths are in it."""
-    names = sorted({str(folder), str(folder.resolve()), report.subject.path}, key=len, reverse=True)
-    names = [name for name in names if len(name) > 1]
-
-    def clean(value: Any) -> Any:
-        if isinstance(value, str):
-            for name in names:
-                value = value.replace(name, repo_id)
-            return value
-        if isinstance(value, Mapping):
-            return {key: clean(item) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return type(value)(clean(item) for item in value)
-        return value
-
-    findings = tuple(
-        replace(
-            f,
-            message=clean(f.message),
-            hint=clean(f.hint),
-            fix=replace(f.fix, command=clean(f.fix.command)) if f.fix else None,
-        )
-        for f in report.findings
-    )
-    target = report.target
-    if target is not None and target.origin == "local":
-        target = replace(target, id=target.hf_repo or Path(target.id).name, config=None, sources=EMPTY)
-    subject = replace(report.subject, path=repo_id)
-    return replace(report, subject=subject, target=target, facts=clean(report.facts), findings=findings)
 
 
 # -- the files ---------------------------------------------------------------------------------------------

@@ -11,9 +11,10 @@ import pytest
 
 from ckpt_tools.api import pushing
 from ckpt_tools.api.launching import LaunchRequest
-from ckpt_tools.api.pushing import PushRequest, acceptance_of, public_name, read_report, without_path
+from ckpt_tools.api.pushing import PushRequest, acceptance_of, public_name, read_report
 from ckpt_tools.checks.base import finding
 from ckpt_tools.errors import UsageError
+from ckpt_tools.hub.published import without_path
 from ckpt_tools.model import Engine, Report, Severity, Skipped, Subject, Target
 from ckpt_tools.serving.args.command import LaunchPlan
 
@@ -23,13 +24,13 @@ def test_a_path_is_replaced_wherever_it_stands_and_nothing_else() -> None:
         "verify",
         Subject("me/draft"),
         "pass",
-        facts={"a": ["/m/target", {"/m/target": "at /m/target/config.json"}], "n": 3, "x": None},
+        facts={"a": ["/m/target", {"/m/target": "at /m/target/config.json"}], "n": 3, "x": "/a/m/target"},
         findings=(finding("ENG020", "the target /m/target", hint="/m/target-2 and /m/target.bak stay"),),
         skipped=(Skipped("QNT001", "target /m/target states none"),),
     )
-    out: Report = without_path(report, "/m/target", "tiny\\1")
+    out = without_path(report, "/m/target", "tiny\\1")
     assert out.facts["a"] == ["tiny\\1", {"/m/target": "at tiny\\1/config.json"}]
-    assert (out.facts["n"], out.facts["x"]) == (3, None)
+    assert (out.facts["n"], out.facts["x"]) == (3, "/a/m/target")
     assert out.findings[0].message == "the target tiny\\1"
     assert out.findings[0].hint == "/m/target-2 and /m/target.bak stay"
     assert out.findings[0].severity is Severity.ERROR
