@@ -138,7 +138,7 @@ def method_of(entry: dict[str, Any], config: dict[str, Any]) -> str | None:
     """The method that the recorder asked for; where it left the choice to vLLM, vLLM went by the folder's name."""
     if entry["vllm"] != "auto":
         return str(entry["vllm"])
-    if config.get("speculators_config") is None and derive_method(config) is None:
+    if config.get("speculators_config") is None and derive_method(config) in (None, "dspark"):
         return detect_method(
             f"/out/{entry['id']}", tuple(config.get("architectures") or ()), config.get("model_type")
         )

@@ -12,12 +12,12 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ckpt_tools.engines.vllm import registry
-from ckpt_tools.engines.vllm.hf import Attributes, auto_config, bare_config, classes
+from ckpt_tools.engines.vllm import arch, registry, rope
+from ckpt_tools.engines.vllm.hf import Attributes, assign, auto_config, bare_config, classes
 from ckpt_tools.engines.vllm.mtp import rewrite
+from ckpt_tools.engines.vllm.quantization import DEPRECATED
 from ckpt_tools.engines.vllm.quantization import METHODS as QUANTIZATIONS
-from ckpt_tools.engines.vllm.quantization import name_of
-from ckpt_tools.engines.vllm.refusal import refuse_class, refuse_config
+from ckpt_tools.engines.vllm.refusal import on_values_of_the_file, refuse_class, refuse_config
 from ckpt_tools.engines.vllm.speculators import serve_settings, to_attributes
 
 if TYPE_CHECKING:
@@ -114,17 +114,20 @@ class Asked:
         method: ``method`` of ``--speculative-config``; ``None`` derives it from the draft.
         parallel_drafting: The key of that name; ``None`` takes what the draft's files say when served directly.
         algorithm: What the draft is, for one whose config names no method (an EAGLE-1 head under a target's name).
+        path: Where it lies: a method other than EAGLE's and DFlash's own yields to what vLLM reads there.
     """
 
     method: str | None = None
     parallel_drafting: bool | None = None
     algorithm: str | None = None
+    path: str = ""
 
 
 BY_ALGORITHM = {"eagle": "eagle", "eagle3": "eagle3", "peagle": "eagle3", "dflash": "dflash", "dflash2": "dflash",
                 "xpress": "dflash", "dspark": "dspark", "mtp": "mtp"}  # fmt: skip
 
 
+@on_values_of_the_file("config")
 def resolve_config(config: Mapping[str, Any], asked: Asked, contract: Contract) -> Resolved:
     """Everything up to the choice of the class.
 
@@ -149,16 +152,21 @@ def resolve_config(config: Mapping[str, Any], asked: Asked, contract: Contract) 
         config.get("quantization_config") is not None
     ):  # the raw top-level block, whatever the form (config.py:953-965)
         attributes["quantization_config"] = deepcopy(config["quantization_config"])
+        _ = attributes["quantization_config"].get("scale_fmt")
     if not attributes.get("architectures"):
         attributes["architectures"] = _bare_architectures(attributes)
     attributes = rewrite(attributes)
+    rope.patch(attributes)
     _text_config(attributes)
-    _check_names(attributes)
-    _check_numbers(attributes)
+    arch.check(attributes)
     registry.resolve(attributes["architectures"], contract)
-    _check_length(attributes)
+    if attributes.get("sliding_window") == 0:  # counts as none (config/model.py:802-808)
+        attributes["sliding_window"] = None
+    arch.check_length(attributes)
     _check_quantization(attributes)
 
+    if asked.method is not None:
+        method = _settled(method, asked.path, attributes)
     if method in ("eagle", "eagle3", "dflash") and config_class not in ("EAGLEConfig", "SpeculatorsConfig"):
         attributes = {
             **attributes,
@@ -175,6 +183,16 @@ def resolve_config(config: Mapping[str, Any], asked: Asked, contract: Contract) 
     fields.owner = config_class
     architecture = registry.resolve(attributes["architectures"], contract)
     return Resolved(config_class, fields, architecture, method, parallel or method in ("dflash", "dspark"))
+
+
+def _settled(method: str, path: str, attributes: Attributes) -> str:
+    """What becomes of a method that was asked for (``config/speculative.py:1335-1395``)."""
+    if method in ("eagle", "eagle3", "dflash", "dspark"):
+        return method
+    found = detect_method(path, tuple(attributes["architectures"]), attributes["model_type"])
+    if found == "draft_model" and method != found:
+        raise refuse_config("NotImplementedError", f"Unsupported speculative method: '{method}'")
+    return found
 
 
 def rename(architectures: list[str], method: str) -> list[str]:
@@ -237,8 +255,10 @@ def _native(config: Mapping[str, Any]) -> Attributes:
         if k not in ("model", "method", "model_type", "architectures", "truncated_vocab_size")
     }
     for key, value in outer.items():
-        if key in inner:
-            inner[key] = deepcopy(value)
+        if key == "rope_scaling":  # a property that writes rope_parameters, base and all
+            inner["rope_parameters"] = deepcopy(value)
+        elif key in inner:
+            assign(inner["model_type"], inner, key, deepcopy(value))
     names = rename(inner["architectures"], method)
     return {**inner, **deepcopy(outer), "architectures": names, "model_type": "eagle"}
 
@@ -249,44 +269,23 @@ def _bare_architectures(attributes: Attributes) -> list[str] | None:
     return attributes.get("architectures") if name is None else [name]
 
 
-def _check_names(attributes: Attributes) -> None:
-    names = attributes["architectures"]
-    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-        raise refuse_config("ValidationError", "architectures\n  Input should be a valid list")
-
-
-def _check_numbers(attributes: Attributes) -> None:
-    """vLLM's own view of the config wants integers (``model_arch_config_convertor.py:468-491``)."""
-    named = (("hidden_size", "hidden_size"), ("total_num_hidden_layers", "num_hidden_layers"),
-             ("total_num_attention_heads", "num_attention_heads"), ("vocab_size", "vocab_size"),
-             ("total_num_kv_heads", "num_key_value_heads"))  # fmt: skip
-    for field, key in named:
-        if key in attributes and attributes[key] is None:
-            raise refuse_config("ValidationError", f"{field}\n  Input should be a valid integer")
-
-
 def _text_config(attributes: Attributes) -> None:
     """``get_hf_text_config`` wants a nested text config to be a config (``transformers_utils/config.py:1195-1209``)."""
+    typed = classes().get(attributes["model_type"], {}).get("fields", {})
     for name in ("text_encoder", "decoder", "generator", "text_config"):
-        if attributes.get(name) is not None:
+        if attributes.get(name) is not None or (name == "text_config" and name in typed):
             raise refuse_config(
                 "ValueError", "The text_config extracted from the model config does not have `num_attention_"
             )
 
 
-def _check_length(attributes: Attributes) -> None:
-    """``max_model_len`` of the draft comes from its config (``config/model.py:2527-2660``)."""
-    keys = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length", "max_sequence_length",
-            "max_seq_length", "seq_len")  # fmt: skip
-    lengths = [attributes[key] for key in keys if attributes.get(key) is not None]
-    if lengths and min(lengths) < 1:
-        raise refuse_config(
-            "ValueError", f"max_model_len must be a positive integer, got int: {min(lengths)}"
-        )
-
-
 def _check_quantization(attributes: Attributes) -> None:
     """An unknown method is refused here (``config/model.py:1370-1458``)."""
-    name = name_of(attributes.get("quantization_config"))
+    block = arch.quantization(attributes)
+    if block is not None:
+        attributes["quantization_config"] = dict(block)
+    name = "" if block is None else str(block["quant_method"])
     if name and name not in QUANTIZATIONS:
         raise refuse_config("ValueError", f"Unknown quantization method: {name}.")
+    if name in DEPRECATED:
+        raise refuse_config("ValueError", "('The quantization method %s is deprecated ")

@@ -8,18 +8,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ckpt_tools.engines.vllm import rope
 from ckpt_tools.engines.vllm.layers import (
     attention,
     check_groups,
-    check_rope,
     head_counts,
-    hidden_width,
     mlp,
-    vocabulary_size,
-    whole,
 )
 from ckpt_tools.engines.vllm.loading import GATE_UP, QKV, Built, Offered
-from ckpt_tools.engines.vllm.modules import Module, Parameter, load_error, norm, replicated, vocabulary
+from ckpt_tools.engines.vllm.modules import (
+    Module,
+    Parameter,
+    allocated,
+    load_error,
+    norm,
+    replicated,
+    vocabulary,
+)
 from ckpt_tools.engines.vllm.refusal import refuse_class
 
 if TYPE_CHECKING:
@@ -82,10 +87,10 @@ def build(fields: Fields, kind: str, target_vocab: int, runner: str, side_files:
         runner: V1 refuses mixed sliding and full layers.
         side_files: Names of the other files in the folder.
     """
-    draft_vocab = fields.get("draft_vocab_size")
+    draft_vocab: Any = fields.get("draft_vocab_size")
     draft_vocab = fields.get("vocab_size") if draft_vocab is None else draft_vocab
-    rows, settings = vocabulary_size(fields.need("vocab_size")), drafter_config(fields)
-    hidden, count = hidden_width(fields.need("hidden_size")), whole(fields.need("num_hidden_layers"), "range")
+    rows, settings = fields.need("vocab_size"), drafter_config(fields)
+    hidden, count = fields.need("hidden_size"), fields.need("num_hidden_layers")
     aux = bool(settings.get("use_aux_hidden_state", fields.get("use_aux_hidden_state", True)))
     mask_token = settings.get("mask_token_id", fields.get("mask_token_id"))
     model = Module(
@@ -93,32 +98,31 @@ def build(fields: Fields, kind: str, target_vocab: int, runner: str, side_files:
         own_loader=True,
         renames=RENAMES,
         stacked={**QKV, **GATE_UP},
-        parameters={"mask_embedding": Parameter((hidden,), initial="default")},
         children={"embed_tokens": vocabulary("VocabParallelEmbedding", rows, hidden)},
     )
+    model.parameters["mask_embedding"] = Parameter(allocated("zeros", hidden), initial="default")
     layers = {str(i): _layer(fields, i, kind, runner) for i in range(count)}
     model.children["layers"] = Module("ModuleList", children=layers)
     if aux:
         states = len(aux_layers(fields)) or count
-        model.children["fc"] = replicated(
-            hidden, whole(fields.get("target_hidden_size") or hidden, "*") * states
-        )
+        model.children["fc"] = replicated(hidden, (fields.get("target_hidden_size") or hidden) * states)
     model.children |= {"hidden_norm": norm(hidden), "norm": norm(hidden)}
-    draft_rows = vocabulary_size(draft_vocab)
     if kind == "dflash2":
         model.children["candidate_selector"] = _selector(settings, rows, hidden)
     if kind == "dspark":
-        _dspark_heads(model, fields, rows, draft_rows, hidden)
-    root = Module(_TOP[kind], children={"model": model})
-    if draft_rows != target_vocab if kind != "dspark" else draft_rows < target_vocab:
-        root.parameters["draft_id_to_target_id"] = Parameter((draft_rows,), initial="default")
-    root.children |= {
-        "lm_head": vocabulary("ParallelLMHead", draft_rows, hidden),
-        "logits_processor": Module("LogitsProcessor"),
-    }
-    built = Built(root, _prepare(kind, aux, mask_token, side_files, rows, draft_rows, target_vocab))
+        _dspark_heads(model, fields, rows, fields.get("draft_vocab_size") or rows, hidden)
+    head = vocabulary("ParallelLMHead", draft_vocab, hidden)
+    root = Module(
+        _TOP[kind],
+        children={"model": model, "lm_head": head, "logits_processor": Module("LogitsProcessor")},
+    )
+    if draft_vocab != target_vocab if kind != "dspark" else draft_vocab < target_vocab:
+        root.parameters["draft_id_to_target_id"] = Parameter(
+            allocated("zeros", draft_vocab), initial="default"
+        )
+    built = Built(root, _prepare(kind, aux, mask_token, side_files, rows, draft_vocab, target_vocab))
     if kind == "dspark":  # v1/worker/gpu/spec_decode/dspark/utils.py:131-149
-        built.shares_embed, built.shares_head = rows <= target_vocab, draft_rows == target_vocab
+        built.shares_embed, built.shares_head = rows <= target_vocab, draft_vocab == target_vocab
     return built
 
 
@@ -130,11 +134,11 @@ def _layer(fields: Fields, index: int, kind: str, runner: str) -> Module:
     fields.need("rms_norm_eps")
     bias = bool(fields.get("attention_bias", False))
     nested = fields.get("dflash_config") or {}
-    self_attn = attention(heads, groups, head_dim, hidden, hidden, qkv_bias=bias, o_bias=bias)
+    self_attn = attention(heads, groups, head_dim, hidden, qkv_bias=bias, o_bias=bias)
     self_attn.cls = "DFlashQwen3Attention"
-    check_rope(fields)
+    rope.build(fields.get("rope_parameters"), head_dim, fields["max_position_embeddings"])
     if nested.get("attention_sink_bias", fields.get("add_swa_attention_sink_bias", False)):
-        self_attn.parameters["attention_sink_bias"] = Parameter((heads,))
+        self_attn.parameters["attention_sink_bias"] = Parameter(allocated("empty", heads))
     check_groups(heads, groups)
     self_attn.children |= {"q_norm": norm(head_dim), "k_norm": norm(head_dim)}
     layer = Module(
@@ -151,7 +155,10 @@ def _layer(fields: Fields, index: int, kind: str, runner: str) -> Module:
         if hidden % group:
             raise refuse_class("ValueError", f"conv_group_size={group} must divide hidden_size={hidden}.")
         for name in ("attention_conv", "mlp_conv"):
-            conv = Module("DFlashGroupedConv", parameters={"base_kernel": Parameter((2, taps, hidden))})
+            conv = Module(
+                "DFlashGroupedConv",
+                parameters={"base_kernel": Parameter(allocated("empty", 2, taps, hidden))},
+            )
             conv.children["kernel_projection"] = replicated(2 * taps * (hidden // group), hidden)
             layer.children[name] = conv
     return layer
@@ -187,18 +194,21 @@ def _required(block: Mapping[str, Any], key: str) -> int:
 def _selector(settings: Mapping[str, Any], rows: int, hidden: int) -> Module:
     rank = _required(settings, "selector_rank")
     _required(settings, "selector_top_k")
-    books = {name: Parameter((rows, rank)) for name in ("predecessor_codebook", "successor_codebook")}
+    books = {
+        name: Parameter(allocated("empty", rows, rank))
+        for name in ("predecessor_codebook", "successor_codebook")
+    }
     return Module(
         "CandidateSelector", parameters=books, children={"hidden_projection": replicated(rank, hidden)}
     )
 
 
-def _dspark_heads(model: Module, fields: Fields, rows: int, draft_rows: int, hidden: int) -> None:
-    rank = whole(fields.need("markov_rank"), "*")
-    first = Module("Embedding", parameters={"weight": Parameter((rows, rank))})
+def _dspark_heads(model: Module, fields: Fields, rows: int, draft_vocab: int, hidden: int) -> None:
+    rank = fields.need("markov_rank")
+    first = Module("Embedding", parameters={"weight": Parameter(allocated("empty", rows, rank))})
     model.children["markov_head"] = Module(
         "DSparkMarkovHead",
-        children={"markov_w1": first, "markov_w2": vocabulary("ParallelLMHead", draft_rows, rank)},
+        children={"markov_w1": first, "markov_w2": vocabulary("ParallelLMHead", draft_vocab, rank)},
     )
     if fields.get("enable_confidence_head", False):
         width = hidden + (rank if fields.get("confidence_head_with_markov", False) else 0)
@@ -213,7 +223,7 @@ def _prepare(
     mask_token: Any,
     side_files: frozenset[str],
     rows: int,
-    draft_rows: int,
+    draft_vocab: int,
     target_vocab: int,
 ) -> Callable[[Built, list[Offered]], list[Offered]]:
     """The classes' own pass over the names (qwen3_dflash.py:846-892, qwen3_dspark.py:302-372)."""
@@ -241,7 +251,7 @@ def _prepare(
             "fc.": not aux and kind != "dspark",
         }
         if kind == "dspark":
-            _check_dspark(built, mapped, rows, draft_rows, target_vocab)
+            _check_dspark(built, mapped, rows, draft_vocab, target_vocab)
             model = built.root.children["model"]
             if not confident:
                 model.children.pop("confidence_head", None)
@@ -262,18 +272,18 @@ def _prepare(
     return prepare
 
 
-def _check_dspark(built: Built, mapped: bool, rows: int, draft_rows: int, target_vocab: int) -> None:
+def _check_dspark(built: Built, mapped: bool, rows: int, draft_vocab: int, target_vocab: int) -> None:
     """The only drafts that vLLM checks for completeness (qwen3_dspark.py:341-357)."""
     if rows > target_vocab and not built.own_embed:
         raise load_error(
             "ValueError",
             "Qwen3 DSpark checkpoints whose input vocab_size is larger than the target vocabulary must include embed_tokens weights.",
         )
-    if draft_rows < target_vocab and not built.own_head:
+    if draft_vocab < target_vocab and not built.own_head:
         raise load_error(
             "ValueError", "Reduced-vocabulary Qwen3 DSpark checkpoints must include lm_head weights"
         )
-    if draft_rows < target_vocab and not mapped:
+    if draft_vocab < target_vocab and not mapped:
         raise load_error(
             "ValueError", "Reduced-vocabulary Qwen3 DSpark checkpoints must include a d2t mapping"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpt_tools.engines.vllm.layers import hidden_width, llama_layer, vocabulary_size, whole
+from ckpt_tools.engines.vllm.layers import llama_layer
 from ckpt_tools.engines.vllm.loading import GATE_UP, QKV, Built, Offered
 from ckpt_tools.engines.vllm.modules import Module, replicated, vocabulary
 
@@ -18,13 +18,10 @@ def build(fields: Fields, target_layers: int | None) -> Built:
     ``target_layers`` is where the engine starts to count the draft's layers when it indexes ``layer_types``.
     """
     first = len(fields.get("layer_types") or ()) if target_layers is None else target_layers
-    rows, hidden = vocabulary_size(fields.need("vocab_size")), hidden_width(fields.need("hidden_size"))
-    bias = bool(fields.get("attention_bias", False) or fields.get("bias", False))
-    if "qkv_bias" in fields:
-        bias = bool(fields["qkv_bias"])
-    layers = Module("ModuleList")
-    for index in range(whole(fields.need("num_hidden_layers"), "range")):
-        layer = llama_layer(fields, first + index, hidden, qkv_bias=bias)
+    rows, hidden = fields.need("vocab_size"), fields.need("hidden_size")
+    embedding, layers = vocabulary("VocabParallelEmbedding", rows, hidden), Module("ModuleList")
+    for index in range(fields.need("num_hidden_layers")):
+        layer = llama_layer(fields, first + index)
         if index == 0:
             layer.children["input_layernorm"] = Module("Identity")
         layers.children[str(index)] = layer
@@ -33,7 +30,7 @@ def build(fields: Fields, target_layers: int | None) -> Built:
         own_loader=True,
         stacked={**QKV, **GATE_UP},
         children={
-            "embed_tokens": vocabulary("VocabParallelEmbedding", rows, hidden),
+            "embed_tokens": embedding,
             "layers": layers,
             "fc": replicated(hidden, 2 * hidden),
         },

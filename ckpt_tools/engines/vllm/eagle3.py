@@ -9,15 +9,23 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.engines.vllm.layers import (
-    hidden_width,
+    head_counts,
     llama_layer,
     mla_layer,
+    qkv,
     qwen3_layer,
-    vocabulary_size,
-    whole,
 )
 from ckpt_tools.engines.vllm.loading import GATE_UP, QKV, Built, Offered
-from ckpt_tools.engines.vllm.modules import Module, Parameter, load_error, norm, numel, replicated, vocabulary
+from ckpt_tools.engines.vllm.modules import (
+    Module,
+    Parameter,
+    allocated,
+    load_error,
+    norm,
+    numel,
+    replicated,
+    vocabulary,
+)
 from ckpt_tools.engines.vllm.refusal import refuse_class
 
 if TYPE_CHECKING:
@@ -50,7 +58,7 @@ def norm_before_fc(fields: Fields, contract: Contract) -> bool:
     return contract.norm_before_fc and bool(value)
 
 
-def num_aux(fields: Fields, kind: str, contract: Contract) -> int:
+def num_aux(fields: Fields, kind: str, contract: Contract) -> Any:
     """How many captured layers ``fc`` takes.
 
     llama and MLA: ``num_aux_hidden_states``, else the length of the *nested* ids, else 3 (llama_eagle3.py:209-221).
@@ -61,7 +69,7 @@ def num_aux(fields: Fields, kind: str, contract: Contract) -> int:
     keys = ("num_aux_layers", "num_aux_hidden_states") if kind == "qwen3" else ("num_aux_hidden_states",)
     for key in keys:
         if fields.get(key) is not None:
-            return whole(fields[key], "*")
+            return fields[key]
     ids = eagle_config(fields).get("eagle_aux_hidden_state_layer_ids")
     if kind == "qwen3":
         ids = fields.get("eagle_aux_hidden_state_layer_ids") or ids
@@ -86,7 +94,7 @@ def build(fields: Fields, kind: str, target_vocab: int, contract: Contract, *, p
                 "AttributeError", f"'{fields.owner}' object has no attribute 'draft_vocab_size'"
             )
         draft_vocab = vocab
-    rows, hidden = vocabulary_size(fields.need("vocab_size")), hidden_width(fields.need("hidden_size"))
+    rows, hidden = fields.need("vocab_size"), fields.need("hidden_size")
     cls, top = _CLASSES[kind]
     aux = kind == "mla" or uses_aux(fields)
     before_fc = kind != "mla" and norm_before_fc(fields, contract)
@@ -100,14 +108,14 @@ def build(fields: Fields, kind: str, target_vocab: int, contract: Contract, *, p
         children={"embed_tokens": vocabulary("VocabParallelEmbedding", rows, hidden)},
     )
     layers = Module("ModuleList")
-    for index in range(whole(count, "range")):
+    for index in range(count):
         layers.children[str(index)] = _layer(fields, kind, index, contract)
         layers.children[str(index)].children["hidden_norm"] = norm(hidden)
     model.children["layers"] = layers
     width = 0
     if aux:
         states = num_aux(fields, kind, contract)
-        target_hidden = whole(fields.get("target_hidden_size", hidden), "*")
+        target_hidden = fields.get("target_hidden_size", hidden)
         width = target_hidden * states
         if before_fc:
             model.children["input_norm"] = norm(width)
@@ -117,10 +125,11 @@ def build(fields: Fields, kind: str, target_vocab: int, contract: Contract, *, p
         model.children["fc"] = replicated(hidden, width)
     model.children["norm"] = norm(hidden)
     root = Module(top, children={"model": model})
-    draft_rows = vocabulary_size(draft_vocab)
-    if draft_rows != target_vocab or contract.full_vocab_d2t == "tolerated":
-        root.parameters["draft_id_to_target_id"] = Parameter((draft_rows,), initial="default")
-    root.children["lm_head"] = vocabulary("ParallelLMHead", draft_rows, hidden)
+    root.children["lm_head"] = vocabulary("ParallelLMHead", draft_vocab, hidden)
+    if draft_vocab != target_vocab or contract.full_vocab_d2t == "tolerated":
+        root.parameters["draft_id_to_target_id"] = Parameter(
+            allocated("zeros", draft_vocab), initial="default"
+        )
     root.children["logits_processor"] = Module("LogitsProcessor")
     parallel = parallel and kind != "mla" and contract.parallel_drafting
     if parallel and not aux:
@@ -177,14 +186,19 @@ def _prepare(
 
 
 def _layer(fields: Fields, kind: str, index: int, contract: Contract) -> Module:
-    """Layer 0 takes the embedding beside the hidden state: twice the width."""
+    """Layer 0 takes the embedding beside the hidden state: twice the width.
+
+    llama and qwen3 build the plain layer first and then replace its q/k/v (llama_eagle3.py:64-93).
+    """
     inp = fields.need("hidden_size") * (2 if index == 0 else 1)
     if kind == "mla":
         return mla_layer(fields, inp)
-    if kind == "qwen3":
-        return qwen3_layer(fields, inp)
-    bias = contract.attention_bias and bool(fields.get("attention_bias", False))
-    return llama_layer(fields, index, inp, qkv_bias=bias)
+    layer = qwen3_layer(fields) if kind == "qwen3" else llama_layer(fields, index)
+    bias = (kind == "qwen3" or contract.attention_bias) and bool(fields.get("attention_bias", False))
+    children = layer.children["self_attn"].children
+    wide = qkv(*head_counts(fields, kv_default=kind == "llama"), inp, bias)
+    wide.before, children["qkv_proj"] = children["qkv_proj"], wide
+    return layer
 
 
 _CLASSES: Mapping[str, tuple[str, str]] = {

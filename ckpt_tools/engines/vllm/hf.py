@@ -2,8 +2,8 @@
 
 A plain draft's config.json goes through ``AutoConfig``: the class of its ``model_type`` adds its defaults, checks
 types, derives fields and moves rope settings into ``rope_parameters`` (transformers 5.19
-``configuration_utils.py:314-395``, ``modeling_rope_utils.py:752-843``). The defaults are data, taken from the
-classes themselves (``data/config_classes.json``).
+``configuration_utils.py:314-395``). The defaults are data, taken from the classes themselves
+(``data/config_classes.json``).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ckpt_tools.engines.vllm import rope
 from ckpt_tools.engines.vllm.refusal import refuse_config
 
 if TYPE_CHECKING:
@@ -22,29 +23,11 @@ if TYPE_CHECKING:
 DATA = Path(__file__).parent / "data"
 Attributes = dict[str, Any]
 
-# transformers 5.19 configuration_utils.py:65-80 and :92-97
-LAYER_TYPES = frozenset(
-    {
-        "full_attention", "sliding_attention", "chunked_attention", "window_attention", "indexed_attention",
-        "compressed_sparse_attention", "heavily_compressed_attention", "minimax_m3_sparse", "conv", "moe", "hybrid",
-        "hybrid_sliding", "linear_attention",
-    }
-)  # fmt: skip
+# transformers 5.19 configuration_utils.py:92-97
 LAYER_TYPE_ALIASES = {
     "mamba": "linear_attention", "attention": "full_attention", "deepseek_sparse_attention": "indexed_attention",
     "qwen_sparse_attention": "indexed_attention",
 }  # fmt: skip
-# transformers 5.19 modeling_rope_utils.py:896-1080; a missing one raises KeyError
-ROPE_REQUIRED: Mapping[str, frozenset[str]] = {
-    "linear": frozenset({"factor"}),
-    "dynamic": frozenset({"factor"}),
-    "yarn": frozenset({"factor", "original_max_position_embeddings"}),
-    "longrope": frozenset({"short_factor", "long_factor", "original_max_position_embeddings"}),
-    "llama3": frozenset(
-        {"factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor", "rope_theta"}
-    ),
-    "proportional": frozenset({"rope_theta"}),
-}
 TORCH_DTYPES = frozenset(
     {"float32", "float", "float16", "half", "bfloat16", "float64", "double", "int8", "uint8", "int16", "int32", "int64",
      "bool", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"}
@@ -72,10 +55,15 @@ def auto_config(config: Mapping[str, Any]) -> Attributes:
     model_type = config["model_type"]
     if model_type == "mistral" and "layer_types" in config:
         model_type = "ministral"
-    if not isinstance(model_type, str) or model_type not in classes():
+    if model_type not in classes():
         raise refuse_config(
             "ValueError", f"The checkpoint you are trying to load has model type `{model_type}`"
         )
+    block = config.get("quantization_config")
+    if block is not None and not isinstance(
+        block, dict
+    ):  # the config is logged (configuration_utils.py:1066)
+        raise refuse_config("AttributeError", f"'{type(block).__name__}' object has no attribute 'to_dict'")
     return {
         "model_type": model_type,
         **_construct(classes()[model_type], {**config, "model_type": model_type}),
@@ -84,11 +72,11 @@ def auto_config(config: Mapping[str, Any]) -> Attributes:
 
 def bare_config(values: Mapping[str, Any]) -> Attributes:
     """The attributes of a class that adds no defaults (``SpeculatorsConfig``): the given values, rope normalised."""
-    attributes = {k: v for k, v in deepcopy(dict(values)).items() if k != "model_type"}
-    if (
-        "rope_scaling" in attributes
-    ):  # a property that writes rope_parameters (configuration_utils.py:589-590)
-        attributes["rope_parameters"] = attributes.pop("rope_scaling")
+    attributes: Attributes = {}
+    for key, value in deepcopy(dict(values)).items():
+        # rope_scaling is a property that writes rope_parameters: the later of the two counts (configuration_utils.py:589)
+        attributes["rope_parameters" if key == "rope_scaling" else key] = value
+    attributes.pop("model_type", None)
     attributes.setdefault("architectures", None)
     if "torch_dtype" in attributes:  # a property that writes dtype as it is (configuration_utils.py:512-514)
         old = attributes.pop("torch_dtype")
@@ -97,7 +85,7 @@ def bare_config(values: Mapping[str, Any]) -> Attributes:
     else:
         attributes["dtype"] = _dtype(attributes.get("dtype"))
     if "rope_parameters" in attributes:
-        _convert_rope(attributes, attributes, 10000.0)
+        rope.convert(attributes, {}, 10000.0)
     _remap_layer_types(attributes)
     _validate(attributes, ())
     return attributes
@@ -119,10 +107,12 @@ def _construct(cls: Mapping[str, Any], config: Mapping[str, Any]) -> Attributes:
     attributes["dtype"] = _dtype(old if new is None else new)
     values.pop("model_type", None)
     if "rope_parameters" in fields:
-        _convert_rope(attributes, values, cls.get("theta", 10000.0))
+        if values.get("rope_scaling"):
+            _check_type("rope_parameters", values["rope_scaling"], fields["rope_parameters"][1])
+        rope.convert(attributes, values, cls.get("theta", 10000.0))
     elif values.get("rope_scaling") and values.get("rope_theta"):
         attributes["rope_parameters"] = None
-        _convert_rope(attributes, values, 10000.0)
+        rope.convert(attributes, values, 10000.0)
     if "rope_scaling" in values:
         attributes["rope_parameters"] = values.pop("rope_scaling")
     for key, value in values.items():
@@ -137,6 +127,14 @@ def _construct(cls: Mapping[str, Any], config: Mapping[str, Any]) -> Attributes:
     _remap_layer_types(attributes)
     _validate(attributes, derived)
     return attributes
+
+
+def assign(model_type: str, attributes: Attributes, key: str, value: Any) -> None:
+    """``setattr`` on a config, which checks the type of a typed field."""
+    field = classes()[model_type]["fields"].get(key)
+    if field is not None:
+        _check_type(key, value, field[1])
+    attributes[key] = value
 
 
 def _check_type(field: str, value: Any, kind: str) -> None:
@@ -185,35 +183,6 @@ def _derive(attributes: Attributes, derived: tuple[str, ...]) -> None:
             ]
 
 
-def _convert_rope(attributes: Attributes, values: dict[str, Any], default_theta: float) -> None:
-    """``rope_scaling``/``rope_theta`` into ``rope_parameters`` (modeling_rope_utils.py:752-843).
-
-    A non-empty ``rope_scaling`` replaces ``rope_parameters`` whole; ``rope_theta`` fills in only what they lack.
-    """
-    rope = values.pop("rope_scaling", None) or attributes.get("rope_parameters") or {}
-    theta = values.pop("rope_theta", default_theta)
-    partial = values.get("partial_rotary_factor", attributes.get("partial_rotary_factor"))
-    if not isinstance(rope, dict):
-        raise refuse_config("AttributeError", "object has no attribute 'setdefault'")
-    nested = [key for key in rope if key in (attributes.get("layer_types") or ())]
-    for part in [rope[key] for key in nested] or [rope]:
-        if part is None:
-            continue
-        part.setdefault("rope_theta", theta)
-        if partial is not None:
-            part.setdefault("partial_rotary_factor", partial)
-        part.setdefault("rope_type", part.get("type", "default"))
-        if part["rope_type"] in ("llama3", "yarn", "longrope"):
-            original = values.get(
-                "original_max_position_embeddings", attributes.get("original_max_position_embeddings")
-            )
-            if original is not None:
-                part["original_max_position_embeddings"] = original
-            else:
-                part.setdefault("original_max_position_embeddings", attributes.get("max_position_embeddings"))
-    attributes["rope_parameters"] = rope
-
-
 def _remap_layer_types(attributes: Attributes) -> None:
     if isinstance(attributes.get("layer_types"), list):
         attributes["layer_types"] = [LAYER_TYPE_ALIASES.get(t, t) for t in attributes["layer_types"]]
@@ -230,32 +199,11 @@ def _validate(attributes: Attributes, derived: tuple[str, ...]) -> None:
     kinds = attributes.get("layer_types")
     if kinds is not None and "num_hidden_layers" in attributes:
         layers = attributes["num_hidden_layers"]
-        if not all(kind in LAYER_TYPES for kind in kinds):
+        if not all(kind in rope.LAYER_TYPES for kind in kinds):
             raise _class_validation("validate_layer_type", "The `layer_types` entries must be in")
         if layers is not None and layers != len(kinds):
             raise _class_validation("validate_layer_type", f"`num_hidden_layers` ({layers}) must be equal to")
-    validate_rope(attributes)
-
-
-def validate_rope(attributes: Attributes) -> None:
-    """transformers' check of ``rope_parameters`` (modeling_rope_utils.py:845-891)."""
-    rope = attributes.get("rope_parameters")
-    if not rope:
-        return
-    nested = [key for key in rope if key in (attributes.get("layer_types") or ())]
-    head_dim = attributes.get("head_dim")
-    for part in [rope[key] for key in nested] or [rope]:
-        if part is None:
-            continue
-        kind = part.setdefault("rope_type", part.get("type", "default"))
-        missing = ROPE_REQUIRED.get(kind, frozenset()) - set(part)
-        if missing:
-            raise refuse_config(
-                "KeyError", f"Missing required keys in `rope_parameters` for 'rope_type'='{kind}'"
-            )
-        share = part.get("partial_rotary_factor", 1.0)
-        if isinstance(head_dim, int) and head_dim > 4 and head_dim % 2 and int(head_dim * share) == head_dim:
-            raise _class_validation("validate_rope", "RoPE requires an even rotary dimension")
+    rope.validate(attributes)
 
 
 def _class_validation(validator: str, message: str) -> Exception:

@@ -10,10 +10,11 @@ from ckpt_tools.engines.vllm.config import Asked, Resolved, config_of, resolve_c
 from ckpt_tools.engines.vllm.contract import CONTRACTS, Contract
 from ckpt_tools.engines.vllm.files import tensors
 from ckpt_tools.engines.vllm.loading import Built, load
-from ckpt_tools.engines.vllm.quantization import NotModelled, quantise
-from ckpt_tools.engines.vllm.refusal import Refused, on_values_of_the_file
+from ckpt_tools.engines.vllm.quantization import quantise, read
+from ckpt_tools.engines.vllm.refusal import Refused, on_values_of_the_file, refuse_config
 from ckpt_tools.engines.vllm.registry import class_of, kind_of
 from ckpt_tools.engines.vllm.runners import check_runner, default_runner
+from ckpt_tools.engines.vllm.schemes import NotModelled
 from ckpt_tools.model import Checkpoint, Engine, Fill, LoadMap, Target
 
 if TYPE_CHECKING:
@@ -45,7 +46,9 @@ def load_map(
     """
     everything = tuple(checkpoint.tensors)
     try:
-        loaded = _load(engine, checkpoint, target, Asked(method, parallel_drafting, algorithm), runner)
+        loaded = _load(
+            engine, checkpoint, target, Asked(method, parallel_drafting, algorithm, checkpoint.path), runner
+        )
     except Refused as refused:
         return LoadMap({}, everything, str(refused), None, refused.stage)
     built = loaded.built
@@ -76,15 +79,16 @@ def _load(
     with on_values_of_the_file("config"):
         resolved = resolve_config(config_of(checkpoint), asked, contract)
         chosen = runner or default_runner(resolved, contract)
+        _check_vocabulary(resolved, target)
         check_runner(resolved, chosen)
     dtypes = {name: info.dtype for name, info in checkpoint.tensors.items()}
     layers = target.num_hidden_layers if target is not None else None
     try:
         with on_values_of_the_file("class"):
+            method = read(resolved.fields.get("quantization_config"), dtypes)
             built = _build(resolved, checkpoint, target, contract, chosen)
-            if built is None:
-                return _Loaded(resolved)
-            quantise(built.root, resolved.fields.get("quantization_config"), dtypes, layers)
+            if method is not None:
+                quantise(built.root, method, layers)
     except NotModelled:
         return _Loaded(resolved)
     error: str | None = None
@@ -95,9 +99,16 @@ def _load(
     return _Loaded(resolved, built, error, _owners(built, target, contract, chosen))
 
 
+def _check_vocabulary(resolved: Resolved, target: Target | None) -> None:
+    """A plain draft model scores the target's tokens (``config/speculative.py:1870-1886``)."""
+    theirs, own = target.vocab_size if target is not None else None, resolved.fields.get("vocab_size", 0)
+    if resolved.method == "draft_model" and theirs is not None and theirs != int(own):
+        raise refuse_config("ValueError", "Target and draft model should have the same vocabulary size.")
+
+
 def _build(
     resolved: Resolved, checkpoint: Checkpoint, target: Target | None, contract: Contract, runner: str
-) -> Built | None:
+) -> Built:
     fields, kind = resolved.fields, kind_of(resolved.architecture)
     vocab = target.vocab_size if target is not None else None
     vocab = fields.get("vocab_size", 0) if vocab is None else vocab
@@ -105,9 +116,9 @@ def _build(
         return eagle3.build(fields, kind, vocab, contract, parallel=resolved.parallel_drafting)
     if kind == "eagle":
         return eagle.build(fields, target.num_hidden_layers if target is not None else None)
-    if kind is not None:
-        return dflash.build(fields, kind, vocab, runner, frozenset(info.name for info in checkpoint.files))
-    return None
+    if kind is None:
+        raise NotModelled(resolved.architecture)
+    return dflash.build(fields, kind, vocab, runner, frozenset(info.name for info in checkpoint.files))
 
 
 def _owners(

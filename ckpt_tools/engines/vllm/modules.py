@@ -7,9 +7,9 @@ its dots, and each part must be a child module or a parameter.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from ckpt_tools.engines.vllm.refusal import Refused
+from ckpt_tools.engines.vllm.refusal import Refused, refuse_class
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -150,6 +150,7 @@ class Module:
         renames: Substrings that are replaced before that; ``None`` drops the tensor.
         own_loader: It takes the names below it with a loader of its own.
         quantised: Its loader also maps and forgives the scales of quantised caches.
+        before: What a base class builds in its place, to be replaced.
         key_errors: Its loader looks names up in a dict (releases before 0.25.0): any unknown one is a KeyError.
     """
 
@@ -161,6 +162,7 @@ class Module:
     renames: Mapping[str, str | None] = field(default_factory=dict)
     own_loader: bool = False
     quantised: bool = False
+    before: Module | None = None
     key_errors: bool = False
 
     def walk(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
@@ -210,43 +212,89 @@ def _size(shape: Shape) -> str:
     return f"torch.Size([{', '.join(map(str, shape))}])"
 
 
-def norm(size: int) -> Module:
+def allocated(function: str, *dims: Any) -> Shape:
+    """The shape that ``torch.empty``, ``ones`` or ``zeros`` makes of a config's raw values.
+
+    Raises:
+        Refused: A dimension is negative or no integer; with torch's own message.
+    """
+    for place, dim in enumerate(dims):
+        if isinstance(dim, int) and not (isinstance(dim, bool) and place == 0):
+            continue
+        kind = type(dim).__name__
+        if place:
+            message = (
+                f"{function}(): argument 'size' failed to unpack the object at pos {place + 1} with error "
+                f'"type must be tuple of ints,but got {kind}"'
+            )
+        elif len(dims) > 1:
+            message = f"{function}() takes 1 positional argument but {len(dims)} were given"
+        else:
+            message = f"{function}(): argument 'size' (position 1) must be tuple of ints, not {kind}"
+        raise refuse_class("TypeError", message)
+    negative = next((dim for dim in dims if dim < 0), None)
+    if negative is not None:
+        if function == "zeros":
+            raise refuse_class("RuntimeError", "zeros: Dimension size must be non-negative.")
+        sizes = [int(dim) for dim in dims]
+        raise refuse_class(
+            "RuntimeError", f"Trying to create tensor with negative dimension {negative}: {sizes}"
+        )
+    return tuple(int(dim) for dim in dims)
+
+
+def divided(value: Any) -> Any:
+    """A size over the ranks of a server with one: the engine's own arithmetic (``distributed/utils.py:51-62``)."""
+    if value % 1:
+        raise refuse_class("AssertionError", f"{value} is not divisible by 1")
+    return value // 1
+
+
+def norm(size: Any) -> Module:
     """RMSNorm: ones until a tensor is copied."""
-    return Module("RMSNorm", parameters={"weight": Parameter((size,), initial="default")})
+    return Module("RMSNorm", parameters={"weight": Parameter(allocated("ones", size), initial="default")})
 
 
-def replicated(out: int, inp: int) -> Module:
+def replicated(out: Any, inp: Any) -> Module:
     """ReplicatedLinear without bias."""
-    return Module("ReplicatedLinear", parameters={"weight": Parameter((out, inp), "replicated")})
+    shape = allocated("empty", sum([out]), inp)
+    return Module("ReplicatedLinear", parameters={"weight": Parameter(shape, "replicated")})
 
 
-def column(out: int, inp: int) -> Module:
+def column(out: Any, inp: Any) -> Module:
     """ColumnParallelLinear without bias: too many rows are cut."""
-    return Module("ColumnParallelLinear", parameters={"weight": Parameter((out, inp), "column")})
+    shape = allocated("empty", sum([divided(out)]), inp)
+    return Module("ColumnParallelLinear", parameters={"weight": Parameter(shape, "column")})
 
 
-def row(out: int, inp: int, bias: bool = False) -> Module:
+def row(out: Any, inp: Any, bias: bool = False) -> Module:
     """RowParallelLinear: too many columns are cut."""
-    module = Module("RowParallelLinear", parameters={"weight": Parameter((out, inp), "row")})
+    columns = divided(inp)
+    shape = allocated("empty", sum([out]), columns)
+    module = Module("RowParallelLinear", parameters={"weight": Parameter(shape, "row")})
     if bias:
-        module.parameters["bias"] = Parameter((out,), "exact")
+        module.parameters["bias"] = Parameter(allocated("empty", out), "exact")
     return module
 
 
-def fused(cls: str, parts: Mapping[ShardId, int], inp: int, bias: bool = False) -> Module:
+def fused(cls: str, parts: Mapping[ShardId, Any], inp: Any, bias: bool = False) -> Module:
     """A fused column-parallel layer: q/k/v or gate/up; each part is cut to its rows."""
+    sizes = {shard: divided(rows) for shard, rows in parts.items()}
+    shape = allocated("empty", sum(sizes.values()), inp)
     shards: dict[ShardId, tuple[int, int]] = {}
     total = 0
-    for shard, rows in parts.items():
-        shards[shard] = (total, rows)
-        total += rows
-    module = Module(cls, linear=True, parameters={"weight": Parameter((total, inp), "column", shards=shards)})
+    for shard, rows in sizes.items():
+        shards[shard] = (total, int(rows))
+        total += int(rows)
+    module = Module(cls, linear=True, parameters={"weight": Parameter(shape, "column", shards=shards)})
     if bias:
         module.parameters["bias"] = Parameter((total,), "column", shards=shards)
     return module
 
 
-def vocabulary(cls: str, rows: int, width: int) -> Module:
-    """VocabParallelEmbedding or ParallelLMHead: rows padded to a multiple of 64, the padding zeroed."""
-    padded = -(-rows // 64) * 64
-    return Module(cls, parameters={"weight": Parameter((padded, width), "vocab", rows=rows)})
+def vocabulary(cls: str, rows: Any, width: Any) -> Module:
+    """VocabParallelEmbedding or ParallelLMHead: rows padded to a multiple of 64, the padding zeroed
+    (``model_executor/layers/vocab_parallel_embedding.py:289-330``)."""
+    padded = (rows - (rows - rows) + 63) // 64 * 64
+    shape = allocated("empty", padded, width)
+    return Module(cls, parameters={"weight": Parameter(shape, "vocab", rows=int(rows))})

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ckpt_tools.engines.vllm.refusal import refuse_config
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -77,14 +75,11 @@ def rewrite(attributes: Mapping[str, Any]) -> dict[str, Any]:
         Refused: ``architectures`` is absent or empty where the engine indexes it.
     """
     out = dict(attributes)
-    names = out.get("architectures")
-    if not isinstance(names, (list, str)):
-        raise refuse_config("TypeError", f"'{type(names).__name__}' object is not subscriptable")
-    if not names:
-        raise refuse_config("IndexError", "list index out of range")
+    names: Any = out.get("architectures")
+    first = names[0]
     kind = out.get("model_type")
     hit: tuple[str | None, str] | None = BY_MODEL_TYPE.get(kind) if isinstance(kind, str) else None
-    hit = hit or (BY_ARCHITECTURE.get(names[0]) if isinstance(names[0], str) else None)
+    hit = hit or (BY_ARCHITECTURE.get(first) if isinstance(first, str) else None)
     layers = out.get("num_nextn_predict_layers")
     if hit is None and kind in ("nemotron_h", "nemotron_h_puzzle") and isinstance(layers, int) and layers > 0:
         hit = BY_MODEL_TYPE["nemotron_h_mtp"]

@@ -379,7 +379,7 @@ def test_no_known_class_is_stumbled_over() -> None:
                 outcomes.add(resolved(settings, method).config_class)
             except Refused as refused:
                 outcomes.add(refused.stage)
-    assert {"EAGLEConfig", "LlamaConfig", "config"} <= outcomes
+    assert {"EAGLEConfig", "DeepseekV3Config", "config"} <= outcomes
 
 
 def test_a_class_with_computed_layers_has_none_to_copy() -> None:
@@ -394,14 +394,17 @@ def test_rope_nested_by_layer_type() -> None:
         )
     )
     assert found.fields["rope_parameters"]["full_attention"] == {"rope_theta": 5.0, "rope_type": "default"}
-    with pytest.raises(Refused, match="object has no attribute 'setdefault'"):
+    with pytest.raises(Refused, match="Validation error for field 'rope_parameters'"):
         resolved(config(rope_scaling=[1]))
 
 
 def test_a_name_that_only_transformers_builds_is_no_draft() -> None:
     with pytest.raises(Refused, match="Eagle3BioGptForCausalLM"):
         resolved(config(architectures=["BioGptForCausalLM"]), "eagle3")
-    assert resolved(config(architectures=["BioGptForCausalLM"]), "mtp").architecture == "BioGptForCausalLM"
+    plain = resolved(config(architectures=["BioGptForCausalLM"]), "draft_model")
+    assert (plain.architecture, plain.method) == ("BioGptForCausalLM", "draft_model")
+    with pytest.raises(Refused, match="Unsupported speculative method: 'mtp'"):
+        resolved(config(architectures=["BioGptForCausalLM"]), "mtp")
 
 
 def test_the_native_form_takes_a_list_of_names() -> None:

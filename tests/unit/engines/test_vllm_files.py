@@ -96,7 +96,12 @@ def test_a_tensor_in_two_files_is_written_twice() -> None:
 def test_modelopts_side_file_is_the_quantisation() -> None:
     side = {
         "producer": {"name": "modelopt"},
-        "quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head"]},
+        "quantization": {
+            "quant_algo": "NVFP4",
+            "group_size": 16,
+            "kv_cache_quant_algo": None,
+            "exclude_modules": ["lm_head"],
+        },
     }
     draft = replace(checkpoint(config(), eagle3()), extra={"hf_quant_config": side})
     assert "model.fc.weight_scale_2" in load_map(resolve("vllm", "--engine"), draft, target()).parameters

@@ -350,7 +350,9 @@ def test_speculators_needs_its_keys() -> None:
     bare = speculators(layer={"model_type": "qwen3", "num_attention_heads": 0, "head_dim": 0})
     assert mapped(bare, eagle3()).refused == "ZeroDivisionError: integer division or modulo by zero"
     none = speculators(layer={"intermediate_size": None})
-    assert mapped(none, eagle3()).refused == "TypeError: unsupported operand type(s) for %: 'NoneType'"
+    assert (
+        mapped(none, eagle3()).refused == "TypeError: unsupported operand type(s) for %: 'NoneType' and 'int'"
+    )
 
 
 def mla_table() -> dict[str, tuple[int, ...]]:

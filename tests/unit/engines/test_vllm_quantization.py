@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ckpt_tools.engines import resolve
+from ckpt_tools.engines.vllm.arch import quantization
 from ckpt_tools.engines.vllm.loadmap import load_map
-from ckpt_tools.engines.vllm.quantization import name_of
 from ckpt_tools.model import TensorInfo
 from tests.unit.engines.vllm_drafts import H, checkpoint, config, eagle3, mapped, target
 
@@ -41,14 +41,27 @@ def parameters(settings: dict[str, Any], prefix: str = "model.fc.") -> set[str]:
             {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [32, 32]},
             {"weight", "weight_scale_inv"},
         ),
-        ({"quant_method": "fp8", "ignored_layers": ["model.fc"]}, {"weight"}),
-        ({"quant_method": "gptq", "bits": 4, "group_size": 32}, {"weight"}),
+        ({"quant_method": "fp8", "activation_scheme": "dynamic", "ignored_layers": ["model.fc"]}, {"weight"}),
+        ({"quant_method": "gptq", "desc_act": False, "sym": True, "bits": 4, "group_size": 32}, {"weight"}),
         (
-            {"quant_method": "gptq", "bits": 4, "group_size": -1, "modules_in_block_to_quantize": [["fc"]]},
+            {
+                "quant_method": "gptq",
+                "desc_act": False,
+                "sym": True,
+                "bits": 4,
+                "group_size": -1,
+                "modules_in_block_to_quantize": [["fc"]],
+            },
             {"qweight", "scales", "qzeros"},
         ),
         (
-            {"quant_method": "awq", "w_bit": 4, "q_group_size": 32, "modules_to_not_convert": ["x"]},
+            {
+                "quant_method": "awq",
+                "w_bit": 4,
+                "q_group_size": 32,
+                "zero_point": True,
+                "modules_to_not_convert": ["x"],
+            },
             {"qweight", "scales", "qzeros"},
         ),
         (compressed(INT4), {"weight_packed", "weight_scale", "weight_shape"}),
@@ -56,14 +69,17 @@ def parameters(settings: dict[str, Any], prefix: str = "model.fc.") -> set[str]:
             compressed(INT4 | {"symmetric": False}),
             {"weight_packed", "weight_scale", "weight_shape", "weight_zero_point"},
         ),
-        (compressed(INT4 | {"strategy": "channel"}), {"weight_packed", "weight_scale", "weight_shape"}),
+        (
+            compressed(INT4 | {"strategy": "channel", "group_size": None}),
+            {"weight_packed", "weight_scale", "weight_shape"},
+        ),
         (compressed(FP8, "float-quantized"), {"weight", "weight_scale"}),
         (compressed(INT4, ignore=["re:.*fc$"]), {"weight"}),
         (
-            {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+            {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]},
             {"weight", "weight_scale", "weight_scale_2", "input_scale"},
         ),
-        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["model.f*"]}, {"weight"}),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["model.f*", "lm_head"]}, {"weight"}),
     ],
 )
 def test_the_parameters_of_a_linear_layer(settings: dict[str, Any], expected: set[str]) -> None:
@@ -72,7 +88,7 @@ def test_the_parameters_of_a_linear_layer(settings: dict[str, Any], expected: se
 
 def test_static_fp8_of_one_group() -> None:
     block = compressed(FP8 | {"strategy": "tensor"}, "float-quantized")
-    block["config_groups"]["group_0"]["input_activations"] = {"dynamic": False}
+    block["config_groups"]["group_0"]["input_activations"] = {"type": "float", "strategy": "tensor"}
     assert parameters(block) == {"weight", "weight_scale", "input_scale"}
 
 
@@ -80,8 +96,8 @@ def test_static_fp8_of_one_group() -> None:
     "settings",
     [
         {"quant_method": "torchao"},
-        compressed(INT4, config_groups={}),
         compressed(INT4 | {"type": "float"}),
+        {"quant_method": "modelopt", "quant_algo": "NVFP4"},
     ],
 )
 def test_rare_schemes_are_named_only(settings: dict[str, Any]) -> None:
@@ -115,7 +131,15 @@ def test_cache_scales_are_mapped_or_forgiven() -> None:
     fp8 = config(quantization_config={"quant_method": "fp8", "activation_scheme": "dynamic"})
     found = mapped(fp8, eagle3() | {"layers.0.self_attn.k_proj.k_scale": ()})
     assert found.parameters["model.layers.0.self_attn.attn.k_scale"].filled_by == "checkpoint"
-    gptq = config(quantization_config={"quant_method": "gptq", "bits": 4, "group_size": 32})
+    gptq = config(
+        quantization_config={
+            "quant_method": "gptq",
+            "desc_act": False,
+            "sym": True,
+            "bits": 4,
+            "group_size": 32,
+        }
+    )
     found = mapped(gptq, eagle3() | {"layers.0.self_attn.k_scale": (1,), "fc.g_idx": (3,)})
     assert found.refused is None
     assert set(found.unused) >= {"layers.0.self_attn.k_scale", "fc.g_idx"}
@@ -128,7 +152,15 @@ def test_a_packed_draft_whose_numbers_match_no_runtime_layer_raises() -> None:
         "layers.0.mlp.down_proj.qzeros": (3, 8),
         "layers.0.mlp.down_proj.scales": (3, H),
     }
-    settings = config(quantization_config={"quant_method": "gptq", "bits": 4, "group_size": 32})
+    settings = config(
+        quantization_config={
+            "quant_method": "gptq",
+            "desc_act": False,
+            "sym": True,
+            "bits": 4,
+            "group_size": 32,
+        }
+    )
     draft = checkpoint(settings, table)
     tensors = {
         n: TensorInfo(n, "I32" if "qweight" in n else i.dtype, i.shape, i.file, 0, 0)
@@ -142,17 +174,11 @@ def test_a_packed_draft_whose_numbers_match_no_runtime_layer_raises() -> None:
 
 
 def test_names_of_methods() -> None:
-    assert name_of(None) == ""
-    assert name_of({"quant_method": "compressed_tensors"}) == "compressed-tensors"
-    assert (
-        name_of({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4"}}) == "modelopt_fp4"
-    )
-    assert name_of({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}) == "modelopt"
+    def name(block: dict[str, Any] | None) -> str | None:
+        found = quantization({"quantization_config": block})
+        return None if found is None else found["quant_method"]
 
-
-def test_bits_that_cannot_be_packed() -> None:
-    found = mapped(
-        config(quantization_config={"quant_method": "awq", "bits": 3, "modules_to_not_convert": ["x"]}),
-        eagle3(),
-    )
-    assert "bits=3" in str(found.refused)
+    assert name(None) is None
+    assert name({"quant_method": "compressed_tensors"}) == "compressed-tensors"
+    assert name({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4"}}) == "modelopt_fp4"
+    assert name({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}) == "modelopt"
