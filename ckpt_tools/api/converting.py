@@ -18,11 +18,13 @@ from ckpt_tools.api.subjects import (
     open_draft,
     target_checkpoint,
 )
+from ckpt_tools.checks.base import finding
 from ckpt_tools.container.fingerprint import fingerprint
 from ckpt_tools.container.read import read_ints, read_tensor
 from ckpt_tools.container.write import plan_write, write_folder
 from ckpt_tools.convert.apply import Input, output_files
 from ckpt_tools.convert.build import plan_conversion
+from ckpt_tools.convert.casts import OverflowsError
 from ckpt_tools.convert.options import Options, Readers, allowable
 from ckpt_tools.convert.plan import Plan, plan_json
 from ckpt_tools.convert.record import RECORD, Recorded, read_record, with_recorded
@@ -82,7 +84,7 @@ def fix_keys(request: Request, progress: Callable[[int, int], None] | None = Non
     if to is None or to.write is None:
         raise UsageError(f"--to {request.to}: no such format", f"formats: {', '.join(writable_formats())}")
     _check_words(request)
-    opened = open_draft(request.source, offline=request.offline)
+    opened = _open(request)
     record = conversion_record(opened)
     draft, target = _read(opened, request, record)
     broken = [f for f in opened.checkpoint.findings if f.severity is Severity.ERROR]
@@ -114,11 +116,14 @@ def fix_keys(request: Request, progress: Callable[[int, int], None] | None = Non
     facts = draft_facts(opened.checkpoint, draft)
     content = None
     proven: tuple[Finding, ...] = ()
-    if not plan.refused and request.prove:
-        facts["proof"], proven = _prove(plan, opened, draft, target, request)
-    if not plan.refused and not proven:
-        plan, content = _carry_out(plan, opened, target, request, progress)
-        facts["written"] = None if request.dry_run else str(Path(request.out))
+    try:
+        if not plan.refused and request.prove:
+            facts["proof"], proven = _prove(plan, opened, draft, target, request)
+        if not plan.refused and not proven:
+            plan, content = _carry_out(plan, opened, target, request, progress)
+            facts["written"] = None if request.dry_run else str(Path(request.out))
+    except OverflowsError as error:
+        plan = replace(plan, refusals=(*plan.refusals, _overflows(error, opened)))
     facts["plan"] = plan_json(plan)
     return report(
         "fix-keys",
@@ -144,6 +149,7 @@ def readers_of(
         ints=lambda name: tuple(read_ints(opened.checkpoint, name, opened.source)),
         raw=lambda name: read_tensor(opened.checkpoint, name, opened.source),
         same=comparer(opened, theirs),
+        equal=comparer(opened, opened),
         beside=tables_beside(
             tuple(f.name for f in opened.checkpoint.files), lambda n: _side_tables(opened, n)
         ),
@@ -161,6 +167,36 @@ def _side_tables(opened: Opened, name: str) -> Mapping[str, tuple[int, ...]]:
         return read_tables(path) if path is not None else {}
     except CkptError:
         return {}
+
+
+def _open(request: Request) -> Opened:
+    """The input; of a training output, the line to type names this command and its OUT.
+
+    Raises:
+        InputError: IN can't be read, or is a training output of several checkpoints.
+    """
+    try:
+        return open_draft(request.source, offline=request.offline)
+    except InputError as error:
+        from ckpt_tools.container.training import training_output
+
+        run = training_output(request.source)
+        if run is None:
+            raise
+        raise InputError(error.message, run.line("ckpt fix-keys", request.out)) from error
+
+
+def _overflows(error: OverflowsError, opened: Opened) -> Finding:
+    """The refusal of a cast, once the values showed that it can't be made."""
+    info = opened.checkpoint.tensors.get(error.tensor)
+    return finding(
+        "VAL005",
+        error.message,
+        tensor=error.tensor,
+        file=info.file if info is not None else None,
+        severity=Severity.ERROR,
+        hint=error.hint,
+    )
 
 
 def _check_words(request: Request) -> None:

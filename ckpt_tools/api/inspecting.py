@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 from ckpt_tools.api.reports import draft_facts, load_json, report, value_facts
 from ckpt_tools.api.subjects import find_target, named_target, open_draft
 from ckpt_tools.checks.base import finding
+from ckpt_tools.container.codes import finding as container_finding
 from ckpt_tools.formats import detect, read_draft
-from ckpt_tools.model import Report, Severity, Subject
+from ckpt_tools.model import Location, Report, Severity, Subject
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ckpt_tools.container.training import TrainingOutput
     from ckpt_tools.model import CaptureConvention, Checkpoint, Draft, Engine, Finding, LoadMap, Target
 
@@ -101,11 +104,13 @@ def unrecognised(checkpoint: Checkpoint, draft: Draft | None) -> list[Finding]:
     """CFG011, where there are tensors and no draft format fits."""
     if draft is not None or not checkpoint.tensors:
         return []
+    config = checkpoint.config or {}
+    kind = config.get("speculators_model_type")
     return [
         finding(
             "CFG011",
-            f"no draft format fits: {len(checkpoint.tensors)} tensors, architectures "
-            f"{(checkpoint.config or {}).get('architectures')}",
+            f"no draft format fits: {len(checkpoint.tensors)} tensors, architectures {config.get('architectures')}"
+            + (f", speculators_model_type {kind!r}" if kind is not None else ""),
             file="config.json" if checkpoint.config is not None else None,
             hint="if this is a draft, ckpt inspect --tensors shows its names; if it is a target, give it as --target",
         )
@@ -127,6 +132,16 @@ def _training(path: str) -> Report | None:
         subject=Subject(path, format=f"{output.framework} training output"),
         verdict="pass",
         facts={"training_output": training_facts(output), "format": None, "algorithm": None},
+        findings=tuple(
+            container_finding(
+                "FIL021",
+                f"{name} can't be read; what it says of the run isn't known",
+                Location(name),
+                "copy it from the run again; the weights don't need it",
+                severity=Severity.WARNING,
+            )
+            for name in output.damaged
+        ),
     )
 
 
@@ -138,13 +153,14 @@ def training_facts(output: TrainingOutput) -> dict[str, Any]:
             {
                 "number": e.number,
                 "path": e.path,
-                "metrics": dict(e.metrics),
+                "metrics": _deciding_first(e.metrics),
                 "training_state": dict(e.training_state),
                 "has_weights": e.has_weights,
             }
             for e in output.epochs
         ],
         "best": output.best.name if output.best else None,
+        "best_lost": output.best_lost,
         "newest": output.newest.name if output.newest else None,
         "interrupted": output.interrupted,
         "links": dict(output.links),
@@ -152,3 +168,8 @@ def training_facts(output: TrainingOutput) -> dict[str, Any]:
         "take": output.take,
         "next": output.line(),
     }
+
+
+def _deciding_first(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics with the one first that decides which checkpoint is the best (speculators 0.9.0 train/trainer.py:709-731)."""
+    return {k: metrics[k] for k in sorted(metrics, key=lambda k: k != "loss_epoch")}

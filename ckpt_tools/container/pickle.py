@@ -218,7 +218,9 @@ def _load_cached(path: Path, size: int, mtime_ns: int) -> Any:  # noqa: ARG001  
         AttributeError,
     ) as error:
         # torch reports a damaged container, and damage inside the pickle, by any of these.
-        raise _Damaged(_first_line(str(error)) or type(error).__name__) from None
+        # The bare key of a lookup that failed says nothing to a reader.
+        said = "" if isinstance(error, (KeyError, IndexError)) else _first_line(str(error))
+        raise _Damaged(said or "no pickle of tensors") from None
 
 
 def _first_line(text: str) -> str:

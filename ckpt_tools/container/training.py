@@ -26,6 +26,8 @@ _MAX_NAME = 255
 BEST = "checkpoint_best"
 INTERRUPTED = "interrupted"
 RUN_CONFIG = "run.yaml"
+METRICS = "val_metrics.json"
+STATE = "training_state.json"
 
 # Framework -> what its checkpoint folders are called; the last number orders them.
 _LAYOUTS: tuple[tuple[str, re.Pattern[str]], ...] = (
@@ -48,6 +50,7 @@ class Epoch:
         metrics: ``val_metrics.json`` (speculators writes it only in epochs that became the best so far).
         training_state: ``training_state.json``: epoch, local_step, global_step.
         has_weights: Whether there is something to load in it.
+        damaged: Side files in it that can't be read, as paths.
     """
 
     number: int
@@ -55,6 +58,7 @@ class Epoch:
     metrics: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
     training_state: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
     has_weights: bool = True
+    damaged: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -75,6 +79,8 @@ class TrainingOutput:
         interrupted: The folder that a stopped speculators run leaves; newer than every epoch.
         links: Other names of checkpoints (``epoch1_end``, ``RUN-latest``) -> folder name.
         run_config: ``run.yaml`` as parsed; empty without one.
+        best_lost: Why what the run marks as its best can't be taken, or ``None``.
+        damaged: Side files that can't be read, as paths: what they say is unknown.
     """
 
     path: str
@@ -85,6 +91,8 @@ class TrainingOutput:
     interrupted: str | None = None
     links: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     run_config: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+    best_lost: str | None = None
+    damaged: tuple[str, ...] = ()
 
     @property
     def take(self) -> str:
@@ -94,21 +102,25 @@ class TrainingOutput:
                 return epoch.path
         return self.interrupted or self.path
 
-    def line(self, command: str = "ckpt verify") -> str:
-        """What to type instead of the run's own folder, with why in a shell comment."""
+    def line(self, command: str = "ckpt verify", *rest: str) -> str:
+        """What to type instead of the run's own folder, with why in a shell comment.
+
+        Args:
+            rest: Arguments that follow the folder.
+        """
         if self.best is not None:
             why = f"the best of {len(self.epochs)}" if len(self.epochs) > 1 else "the best"
         elif self.newest is not None:
-            why = "the newest; the run marks no best one"
+            why = f"the newest; {self.best_lost or 'the run marks no best one'}"
         else:
             why = "interrupted"
-        return f"{command} {shlex.quote(self.take)}  # {why}"
+        return f"{command} {shlex.join((self.take, *rest))}  # {why}"
 
 
 def training_output(path: str | Path) -> TrainingOutput | None:
     """What a folder says about the training run that wrote it; ``None`` when it is no such folder.
 
-    Damaged side files (metrics, run.yaml) count as absent: they only inform.
+    Damaged side files (metrics, run.yaml) count as absent, since they only inform, and are named.
     """
     root = Path(path)
     try:
@@ -133,6 +145,13 @@ def training_output(path: str | Path) -> TrainingOutput | None:
         copy = _epoch(Path(path), BEST, -1)
         epoch = copy.training_state.get("epoch")
         best = replace(copy, number=epoch) if isinstance(epoch, int) else copy
+    lost = _lost_best(root, names)
+    if best is not None and not best.has_weights:
+        lost = f"{best.name}, marked as the best, holds no weights"
+    run_config = _yaml(root / RUN_CONFIG) if run_file else EMPTY
+    damaged = [name for epoch in epochs for name in epoch.damaged]
+    if run_config is None:
+        damaged.append(str(Path(path) / RUN_CONFIG))
     loadable = [epoch for epoch in epochs if epoch.has_weights]
     return TrainingOutput(
         path=str(path),
@@ -142,12 +161,22 @@ def training_output(path: str | Path) -> TrainingOutput | None:
         newest=loadable[-1] if loadable else None,
         interrupted=interrupted,
         links=links,
-        run_config=_yaml(root / RUN_CONFIG) if run_file else EMPTY,
+        run_config=EMPTY if run_config is None else run_config,
+        best_lost=lost,
+        damaged=tuple(damaged),
     )
 
 
 def _marks_best(name: str) -> bool:
     return name == BEST or name.endswith("-best")
+
+
+def _lost_best(root: Path, names: list[str]) -> str | None:
+    """What a mark of the best leads to when that isn't there any more."""
+    for name in filter(_marks_best, names):
+        if (root / name).is_symlink() and not (root / name).exists():
+            return f"{name} leads to {(root / name).readlink()}, which isn't there"
+    return None
 
 
 def _layout(root: Path, names: list[str]) -> tuple[str | None, list[tuple[int, str]]]:
@@ -189,12 +218,14 @@ def _has_weights(folder: Path) -> bool:
 
 def _epoch(root: Path, name: str, number: int) -> Epoch:
     folder = root / name
+    read = {file: _json(folder / file) for file in (METRICS, STATE)}
     return Epoch(
         number=number,
         path=str(folder),
-        metrics=_json(folder / "val_metrics.json"),
-        training_state=_json(folder / "training_state.json"),
+        metrics=read[METRICS] or EMPTY,
+        training_state=read[STATE] or EMPTY,
         has_weights=_has_weights(folder),
+        damaged=tuple(str(folder / file) for file, content in read.items() if content is None),
     )
 
 
@@ -203,29 +234,33 @@ def _text(path: Path) -> str | None:
         if path.stat().st_size > _MAX_SIDE_FILE:
             return None
         return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
     except (OSError, UnicodeDecodeError):
         return None
 
 
-def _json(path: Path) -> Mapping[str, Any]:
+def _json(path: Path) -> Mapping[str, Any] | None:
+    """A JSON object; empty when there is no such file, ``None`` when it can't be read."""
     text = _text(path)
-    if text is None:
-        return EMPTY
+    if not text:
+        return EMPTY if text is not None and not path.exists() else None
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
-        return EMPTY
-    return document if isinstance(document, dict) else EMPTY
+        return None
+    return document if isinstance(document, dict) else None
 
 
-def _yaml(path: Path) -> Mapping[str, Any]:
+def _yaml(path: Path) -> Mapping[str, Any] | None:
+    """A YAML mapping; ``None`` when it can't be read."""
     import yaml
 
     text = _text(path)
     if text is None:
-        return EMPTY
+        return None
     try:
         document = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError):
-        return EMPTY
-    return document if isinstance(document, dict) else EMPTY
+        return None
+    return document if isinstance(document, dict) else EMPTY if document is None else None

@@ -90,7 +90,7 @@ def write_folder(
     """
     out = Path(os.path.abspath(out))
     paths = tuple(dict.fromkeys(r.path for r in _ranges(files)))
-    for path in (*paths, *([Path(source)] if source is not None else [])):
+    for path in (*([Path(source)] if source is not None else []), *paths):
         stage.refuse_overlap(path, out)
     stage.recover(out)
     place = stage.find_place(out, force)

@@ -126,7 +126,10 @@ def plan_conversion(
             found.add(f)
     for f in known.required(request.facts, draft.algorithm):
         found.add(f, allowable=False)
-    for f in (*_unfilled(draft, request.facts, variant, vocabulary, made), *structure.unasked(draft, facts)):
+    unfilled = _unfilled(draft, request.facts, variant, vocabulary, made)
+    if any(f.code == "KEY004" for f in found.refusals):
+        unfilled = iter(())  # what is missing may well be there under a name that isn't known
+    for f in (*unfilled, *structure.unasked(draft, facts)):
         found.add(f)
     config = to.write(request)
     unsaid: dict[str, Any] = {}
@@ -202,19 +205,25 @@ def _drops(
 ) -> dict[str, str]:
     """Names in the input's files that stay behind, with the reason."""
     drops = dict(draft.dropped)
-    for name in draft.unknown:
-        if hazards.is_quantised(checkpoint.tensors[name]):
-            drops[name] = "belongs to quantised weights, which are refused as a whole"
-            continue
+    for f in structure.twins(checkpoint, draft, readers.equal):
+        found.add(f)
+    unknown = [n for n in draft.unknown if not hazards.is_quantised(checkpoint.tensors[n])]
+    if unknown:
+        listed = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" if len(unknown) > 3 else "")
         found.add(
             finding(
                 "KEY004",
-                f"{name} has no place in {draft.format}'s {draft.algorithm} drafts; it would be left out",
-                tensor=name,
-                file=checkpoint.tensors[name].file,
+                f"{listed} {'have' if len(unknown) > 1 else 'has'} no place in {draft.format}'s {draft.algorithm} drafts; "
+                f"{'they' if len(unknown) > 1 else 'it'} would be left out",
+                tensor=unknown[0],
             )
         )
-        drops[name] = "no place in this algorithm (allowed)"
+    for name in draft.unknown:
+        drops[name] = (
+            "no place in this algorithm (allowed)"
+            if name in unknown
+            else "belongs to quantised weights, which are refused as a whole"
+        )
     for f in vocabulary.findings:
         found.add(f)
     drops.update(vocabulary.drops)

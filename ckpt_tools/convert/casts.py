@@ -11,6 +11,18 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+
+class OverflowsError(InputError):
+    """A finite value that the asked dtype can't hold; ``tensor`` is its name in the input's files."""
+
+    def __init__(self, tensor: str, value: float) -> None:
+        super().__init__(
+            f"{tensor}: a value of {value:.6g} doesn't fit float16 (65504 at most)",
+            "cast to bf16, which has float32's range: --dtype bf16",
+        )
+        self.tensor = tensor
+
+
 _WIDTH = {"F16": 2, "BF16": 2, "F32": 4, "F64": 8}
 CHUNK = 8 << 20
 
@@ -35,10 +47,7 @@ def _from_float(values: np.ndarray[Any, Any], dtype: str, name: str) -> bytes:
     with np.errstate(over="ignore"):
         cast = values.astype({"F16": "<f2", "F32": "<f4"}[dtype])
     if dtype == "F16" and bool(np.any(np.isinf(cast) & np.isfinite(values))):
-        raise InputError(
-            f"{name}: a value of {float(np.nanmax(np.abs(values[np.isfinite(values)]))):.6g} doesn't fit float16 (65504 at most)",
-            "cast to bf16, which has float32's range: --dtype bf16",
-        )
+        raise OverflowsError(name, float(np.max(np.abs(values[np.isfinite(values)]))))
     return bytes(cast.tobytes())
 
 
@@ -48,7 +57,7 @@ def to_float64(data: bytes, dtype: str) -> np.ndarray[Any, Any]:
 
 
 def from_float64(values: np.ndarray[Any, Any], dtype: str, name: str) -> bytes:
-    """Values as little-endian elements of a dtype. Raises :class:`InputError` for one that doesn't fit float16."""
+    """Values as little-endian elements of a dtype. Raises :class:`OverflowsError` for one that doesn't fit float16."""
     if dtype == "F64":
         return bytes(values.astype("<f8").tobytes())
     return _from_float(values, dtype, name)
@@ -64,7 +73,7 @@ def cast_chunks(chunks: Iterable[bytes], source: str, result: str, name: str) ->
         name: Of the tensor, for the message.
 
     Raises:
-        InputError: A finite value doesn't fit the result.
+        OverflowsError: A finite value doesn't fit the result.
     """
     width, rest = _WIDTH[source], b""
     for chunk in chunks:

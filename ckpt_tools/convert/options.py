@@ -41,6 +41,7 @@ class Readers:
         ints: Integers of a small table of the input, by name in its files.
         raw: Bytes of a small tensor of the input (norms, biases).
         same: Whether a draft tensor's bytes equal a target tensor's, ``None`` when it can't be told.
+        equal: Whether two tensors of the draft hold the same bytes.
         beside: The vocabulary tables that lie in a file beside the weights.
         target: The target's own files, headers alone, when they are at hand.
         recorded: What an earlier conversion left in its ``conversion.json``: tensors that it derived go again.
@@ -49,6 +50,7 @@ class Readers:
     ints: Callable[[str], tuple[int, ...]]
     raw: Callable[[str], bytes] | None = None
     same: Callable[[str, str], bool | None] | None = None
+    equal: Callable[[str, str], bool | None] | None = None
     beside: Beside | None = None
     target: Checkpoint | None = None
     recorded: Recorded = field(default_factory=Recorded)

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING
 
 from ckpt_tools.checks.base import Context, finding
 from ckpt_tools.checks.runner import run_checks
+from ckpt_tools.container.wrappers import unwrap
+from ckpt_tools.formats import formats
 from ckpt_tools.formats.base import pointer
 from ckpt_tools.formats.canonical import ALGORITHMS
+from ckpt_tools.formats.eagle3 import SGLANG
 from ckpt_tools.formats.names import fits
 from ckpt_tools.model import Location, Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from ckpt_tools.formats.canonical import Slot
     from ckpt_tools.model import Checkpoint, Draft, DraftFacts, Finding, Target
@@ -117,4 +120,27 @@ def unasked(draft: Draft, facts: DraftFacts) -> Iterator[Finding]:
                 f"{draft.tensors[tensor]} is there and {flag} is false: readers leave the norm out without a word",
                 tensor=draft.tensors[tensor],
                 hint=f"write {flag} as the draft was trained",
+            )
+
+
+def twins(
+    checkpoint: Checkpoint, draft: Draft, equal: Callable[[str, str], bool | None] | None
+) -> Iterator[Finding]:
+    """Tensors that are left behind as second names of others and hold other values.
+
+    Args:
+        equal: Whether two tensors of the input hold the same bytes; without it nothing is said.
+    """
+    bare = unwrap(checkpoint.tensors).names
+    own = [v.names for v in formats()[draft.format].variants if v.algorithm == draft.algorithm]
+    for native in draft.dropped if equal is not None else ():
+        names = (m.canonical(bare[native]) for m in (*own, SGLANG))
+        taken = next((draft.tensors[n] for n in names if n is not None and n in draft.tensors), None)
+        if taken is not None and equal is not None and equal(native, taken) is not True:
+            yield finding(
+                "KEY004",
+                f"{native} and {taken} are two names of one tensor and hold different values; readers of this format take {taken}, and "
+                f"{native} would be left out",
+                tensor=native,
+                hint="find out which one training used, and remove the other",
             )

@@ -47,7 +47,8 @@ def test_a_speculators_run(run):
     assert output.links == {"checkpoint_best": "1", "epoch10_end": "10"}
     assert output.run_config == {"train": {"draft": {"draft_vocab_size": 128}}}
     assert output.line() == f"ckpt verify {run}/1  # the best of 3"
-    assert output.line("ckpt fix-keys") == f"ckpt fix-keys {run}/1  # the best of 3"
+    assert output.line("ckpt fix-keys", "my out") == f"ckpt fix-keys {run}/1 'my out'  # the best of 3"
+    assert (output.best_lost, output.damaged) == (None, ())
 
 
 def test_opening_a_run_prints_the_line(run):
@@ -183,3 +184,42 @@ def test_paths_are_quoted_for_the_shell(tmp_path):
     root = tmp_path / "my run"
     epoch(root, "0")
     assert training_output(root).line().startswith(f"ckpt verify '{root}{os.sep}0'")
+
+
+def test_a_best_that_is_gone_is_said(run):
+    (run / "checkpoint_best").unlink()
+    (run / "checkpoint_best").symlink_to("7")
+    output = training_output(run)
+    assert output.best is None
+    assert (
+        output.line() == f"ckpt verify {run}/10  # the newest; checkpoint_best leads to 7, which isn't there"
+    )
+
+
+def test_a_best_without_weights_is_said(run):
+    (run / "1" / "model.safetensors").unlink()
+    output = training_output(run)
+    assert output.best is None
+    assert output.best_lost == "1, marked as the best, holds no weights"
+    assert output.take == f"{run}/10"
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[1]", b"\xff"])
+def test_metrics_that_cannot_be_read_are_named(run, text):
+    (run / "1" / "val_metrics.json").write_bytes(text)
+    output = training_output(run)
+    assert output.epochs[1].metrics == {}
+    assert output.damaged == (f"{run}/1/val_metrics.json",)
+
+
+@pytest.mark.parametrize("text", ["a: [1", "- 1", "x" * (1024 * 1024 + 1)])
+def test_a_run_config_that_cannot_be_read_is_named(run, text):
+    (run / "run.yaml").write_text(text)
+    output = training_output(run)
+    assert output.run_config == {}
+    assert output.damaged == (f"{run}/run.yaml",)
+
+
+def test_an_empty_run_config_is_empty(run):
+    (run / "run.yaml").write_text("")
+    assert training_output(run).damaged == ()

@@ -13,6 +13,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from ckpt_tools.api.converting import Request, fix_keys
+from ckpt_tools.api.inspecting import inspect
+from ckpt_tools.errors import InputError
 from ckpt_tools.model import Report
 from tests.conftest import FIXTURES
 
@@ -220,3 +222,83 @@ class TestTables:
         source = draft(tmp_path, tensors=change)
         repaired = Request(source, str(tmp_path / "out"), to="speculators", repairs=("d2t-absolute",))
         assert list(refusals(fix_keys(repaired))) == ["VOC005"]
+
+
+class TestTwoNames:
+    def served(self, tmp_path: Path, sample: str, change: Callable[[Tensors], object]) -> str:
+        """A folder in SGLang's format, with something changed."""
+        assert fix_keys(Request(str(SPECULATORS / sample), str(tmp_path / "sg"))).verdict == "pass"
+        file = tmp_path / "sg" / "model.safetensors"
+        weights = load_file(file)
+        change(weights)
+        save_file(weights, file, {"format": "pt"})
+        return str(tmp_path / "sg")
+
+    def test_equal_twins_go(self, tmp_path: Path) -> None:
+        source = self.served(tmp_path, "eagle3_2layer_tiny", lambda t: None)
+        report = fix_keys(Request(source, str(tmp_path / "out"), to="speculators", target=TARGET))
+        assert refusals(report) == {}
+        assert "layers.1.hidden_norm.weight" not in load_file(tmp_path / "out" / "model.safetensors")
+
+    @pytest.mark.parametrize(
+        ("sample", "name", "twin"),
+        [
+            ("eagle3_2layer_tiny", "layers.1.input_layernorm.weight", "layers.1.hidden_norm.weight"),
+            ("eagle3_tiny", "layers.0.mlp.up_proj.weight", "midlayer.mlp.up_proj.weight"),
+        ],
+    )
+    def test_twins_that_differ_are_refused(self, sample: str, name: str, twin: str, tmp_path: Path) -> None:
+        def change(weights: Tensors) -> None:
+            weights[name] = weights[twin] * 2
+
+        report = fix_keys(Request(self.served(tmp_path, sample, change), str(tmp_path / "out"), to="vllm"))
+        assert f"{name} and {twin} are two names of one tensor" in refusals(report)["KEY004"]
+
+    def test_a_twin_in_vllm_s_folder_is_compared_too(self, tmp_path: Path) -> None:
+        def change(weights: Tensors) -> None:
+            weights["layers.1.hidden_norm.weight"] = weights["layers.1.input_layernorm.weight"] * 2
+
+        source = draft(tmp_path, tensors=change, sample="eagle3_2layer_tiny")
+        report = fix_keys(Request(source, str(tmp_path / "out")))
+        assert "readers of this format take layers.1.input_layernorm.weight" in refusals(report)["KEY004"]
+
+
+def test_unknown_tensors_are_one_finding(tmp_path: Path) -> None:
+    def change(weights: Tensors) -> None:
+        for n in [n for n in weights if n.startswith("layers.0.self_attn")]:
+            weights[f"inner.{n}"] = weights.pop(n)
+
+    report = fix_keys(Request(draft(tmp_path, tensors=change), str(tmp_path / "out")))
+    assert list(refusals(report)) == [
+        "KEY004"
+    ]  # that they are missing under their own names is the same cause
+    assert "and 1 more have no place" in refusals(report)["KEY004"]
+
+
+def test_a_cast_that_overflows_is_a_refusal(tmp_path: Path) -> None:
+    def change(weights: Tensors) -> None:
+        weights["norm.weight"] = np.full(64, -1e6, "f4")
+
+    report = fix_keys(Request(draft(tmp_path, tensors=change), str(tmp_path / "out"), dtype="fp16"))
+    assert report.verdict == "fail"
+    assert "a value of 1e+06 doesn't fit float16" in refusals(report)["VAL005"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in"]
+
+
+def test_a_training_output_gives_the_line_to_type(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(SPECULATORS / "eagle3_tiny", run / "3")
+    (run / "run.yaml").write_text("train: {}\n")
+    with pytest.raises(InputError, match="output folder of a speculators training run") as caught:
+        fix_keys(Request(str(run), "my out"))
+    assert caught.value.hint == f"ckpt fix-keys {run}/3 'my out'  # the newest; the run marks no best one"
+    with pytest.raises(InputError, match="no such file or folder"):
+        fix_keys(Request(str(tmp_path / "nothing"), "out"))
+    (run / "3" / "val_metrics.json").write_text("{")
+    report = inspect(str(run))
+    assert [(f.code, f.severity.value, f.location.file) for f in report.findings] == [
+        ("FIL021", "warning", f"{run}/3/val_metrics.json")
+    ]
+    (run / "3" / "val_metrics.json").write_text('{"a_epoch": 1, "loss_epoch": 2}')
+    (epoch,) = inspect(str(run)).facts["training_output"]["epochs"]
+    assert list(epoch["metrics"]) == ["loss_epoch", "a_epoch"]
