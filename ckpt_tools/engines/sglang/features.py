@@ -47,6 +47,8 @@ class Features:
         mla_parallel_fc: The MLA head's fc is a column-parallel linear (0.5.15, models/kimi_k25_eagle3.py:211); before, an ``nn.Linear``.
         eager_head_dim: hidden_size // num_attention_heads is computed even when head_dim is given (to 0.5.13.post1,
             configs/model_config.py ``_derive_model_shapes``).
+        nested_configs: A nested config that is a dict becomes one of its own (0.5.10, utils/hf_transformers/common.py:566-580).
+        rope_proportional: The rope type of Gemma 4 (0.5.11, layers/rotary_embedding/factory.py).
         remote_code_raises: A module that ``auto_map`` names and that can't be had raises (0.5.9, model_loader/utils.py); from 0.5.10
             it is logged.
         dflash_rope_theta: The rope base is read from ``rope_parameters`` (0.5.13, models/dflash.py:98); before, from an attribute
@@ -81,6 +83,8 @@ class Features:
     asymmetric: bool
     mla_parallel_fc: bool
     eager_head_dim: bool
+    nested_configs: bool
+    rope_proportional: bool
     remote_code_raises: bool
     dflash_rope_theta: bool
     dflash_layer_types: bool
@@ -121,6 +125,8 @@ def features(engine: Engine) -> Features:
         asymmetric=version >= parse("0.5.13"),
         mla_parallel_fc=version >= parse("0.5.15"),
         eager_head_dim=version < parse("0.5.14"),
+        nested_configs=version >= parse("0.5.10"),
+        rope_proportional=version >= parse("0.5.11"),
         remote_code_raises=version < parse("0.5.10"),
         dflash_rope_theta=version >= parse("0.5.13"),
         dflash_layer_types=fact("dflash.sliding_window"),

@@ -13,14 +13,21 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ckpt_tools.engines.sglang.refusal import Refused
+from ckpt_tools.engines.sglang.refusal import Refused, values_as_in_the_engine
 from ckpt_tools.engines.versions import nearest, parse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PINS = ("4.57.1", "5.6.0", "5.19.0")
-_TYPES: Mapping[str, type] = {"int": int, "float": float, "bool": bool, "str": str, "None": type(None)}
+_TYPES: Mapping[str, type] = {
+    "int": int,
+    "float": float,
+    "bool": bool,
+    "str": str,
+    "dict": dict,
+    "None": type(None),
+}
 _NO_SCALING_LENGTH = ("llama3", "yarn", "longrope")
 
 
@@ -78,29 +85,63 @@ def read(config: Mapping[str, Any], transformers: str, path: str) -> HfConfig:
     Raises:
         Refused: At stage ``config``.
     """
-    data = pin(transformers)
+    with values_as_in_the_engine("config"):
+        return _read(config, pin(transformers), path)
+
+
+def _read(config: Mapping[str, Any], data: Mapping[str, Any], path: str) -> HfConfig:
     model_type = _model_type(config, data, path)
     name, own, rules, aliases = data["model_types"][model_type]
     fields = {**data["base"], **own}
     strict = parse(data["transformers"]) >= parse("5")
-    given = deepcopy(dict(config))
+    given = {aliases.get(key, key): value for key, value in deepcopy(dict(config)).items()}
     given.pop("model_type", None)
     attributes: dict[str, Any] = {"model_type": model_type}
+    # a class that checks its fields' types sees a dtype's name only later (5.6.0); others see it first (5.19.0)
+    late = data["refuses"]["id2label"] == "AttributeError"
+    if not late:
+        _check_common(given, data["refuses"])
     for key, (kind, default) in fields.items():
+        if key in aliases:  # a class's own name for it is a field too
+            continue
         value = given.pop(key) if key in given else deepcopy(default)
         if strict and kind:
             _check_type(key, value, kind)
         attributes[key] = value
+    if "refuse:rope_parameters" in rules and "rope_parameters" in attributes:
+        for value in (attributes["rope_parameters"], given.get("rope_scaling") or None):
+            _check_type("rope_parameters", value, "dict | None")
     for rule in rules:
         _derive(attributes, rule)
     _torch_dtype(attributes, given)
+    if late:
+        _check_common(given, data["refuses"])
     if strict and "rope_parameters" in attributes:
-        _rope_to_parameters(attributes, given)
-    for key, value in given.items():
-        attributes[aliases.get(key, key)] = value
+        _rope_to_parameters(attributes, given, nested="rope:by_layer_type" in rules)
+    attributes |= given
+    if "last:head_dim:=qk_rope_head_dim" in rules:
+        attributes["head_dim"] = attributes["qk_rope_head_dim"]
+    if "last:attention_bias:=False" in rules:
+        attributes["attention_bias"] = False
     result = HfConfig(name, attributes, aliases)
-    _validate(attributes, rules)
+    _validate(attributes, data, rules, stated=frozenset(config))
     return result
+
+
+def _check_common(given: Mapping[str, Any], refuses: Mapping[str, str | None]) -> None:
+    """What every config's base class refuses; *refuses* names each field's error (configuration_utils.py:282-300, 4.57.1: 240-305)."""
+    labels = given.get("id2label")
+    if labels is not None and not isinstance(labels, dict):
+        raise Refused(str(refuses["id2label"]), "id2label isn't a dictionary", "config")
+    if labels is not None:
+        _ = [int(key) for key in labels]
+    elif given.get("num_labels") is not None:
+        _ = range(given["num_labels"])
+    kinds = ("regression", "single_label_classification", "multi_label_classification")
+    if refuses["problem_type"] and given.get("problem_type") not in (None, *kinds):
+        raise Refused(str(refuses["problem_type"]), "problem_type is none of its kinds", "config")
+    if "use_return_dict" in given:
+        raise Refused("AttributeError", "property 'use_return_dict' has no setter", "config")
 
 
 def _model_type(config: Mapping[str, Any], data: Mapping[str, Any], path: str) -> str:
@@ -117,11 +158,12 @@ def _model_type(config: Mapping[str, Any], data: Mapping[str, Any], path: str) -
             "config",
         )
     model_type = config["model_type"]
+    remote = "auto_map" in config and "AutoConfig" in config["auto_map"]
     if model_type == "mistral" and "layer_types" in config:
         return "ministral"
     if model_type in known:
         return str(model_type)
-    if "AutoConfig" in (config.get("auto_map") or {}):
+    if remote:
         raise Refused(
             "ValueError",
             f"The repository {path} contains custom code which must be executed to correctly load the model.",
@@ -140,7 +182,10 @@ def _check_type(key: str, value: Any, kind: str) -> None:
     kinds = [part.strip() for part in kind.split("|")]
     for name in kinds:
         if name.startswith("list"):
-            if isinstance(value, list):
+            item = _TYPES[name[5:-1]]
+            if isinstance(value, list) and all(
+                isinstance(v, item) and not isinstance(v, bool) for v in value
+            ):
                 return
         elif isinstance(value, _TYPES[name]) and not (name == "int" and isinstance(value, bool)):
             return
@@ -160,7 +205,7 @@ def _check_type(key: str, value: Any, kind: str) -> None:
 def _derive(attributes: dict[str, Any], rule: str) -> None:
     """What a class computes when it is built (each class's ``__post_init__`` or ``__init__``)."""
     if rule == "head_dim=hidden_size//num_attention_heads" and attributes.get("head_dim") is None:
-        attributes["head_dim"] = _divide(attributes["hidden_size"], attributes["num_attention_heads"])
+        attributes["head_dim"] = attributes["hidden_size"] // attributes["num_attention_heads"]
     elif rule == "head_dim:=qk_rope_head_dim":
         attributes["head_dim"] = attributes["qk_rope_head_dim"]
     elif rule == "sliding_window:=use_sliding_window" and not attributes.get("use_sliding_window"):
@@ -180,16 +225,24 @@ def _torch_dtype(attributes: dict[str, Any], given: dict[str, Any]) -> None:
     attributes["dtype"] = dtype
 
 
-TORCH_DTYPES = frozenset(
-    {"float32", "float", "float64", "double", "float16", "half", "bfloat16", "uint8", "int8", "int16", "short", "int32", "int", "int64", "long",
-     "bool", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "complex64"}
+FLOATS = frozenset(
+    {"float32", "float", "float64", "double", "float16", "half", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2",
+     "float8_e5m2fnuz", "float8_e8m0fnu"}
+)  # fmt: skip
+TORCH_DTYPES = FLOATS | frozenset(
+    {"uint8", "int8", "int16", "short", "int32", "int", "int64", "long", "bool", "bit", "complex32", "complex64", "complex128", "chalf",
+     "cfloat", "cdouble", "uint16", "uint32", "uint64", "qint8", "qint32", "quint8", *(f"{u}int{n}" for u in ("", "u") for n in range(1, 8))}
 )  # fmt: skip
 
 
-def _rope_to_parameters(attributes: dict[str, Any], given: dict[str, Any]) -> None:
-    """``convert_rope_params_to_dict`` and ``standardize_rope_params`` (modeling_rope_utils.py:752-843), one dict for all layers."""
+def _rope_to_parameters(attributes: dict[str, Any], given: dict[str, Any], *, nested: bool) -> None:
+    """``convert_rope_params_to_dict`` and ``standardize_rope_params`` (modeling_rope_utils.py:752-843), one dict for all layers
+    but in classes that keep one for each type of layer."""
     parameters = given.pop("rope_scaling", None) or attributes["rope_parameters"] or {}
     attributes["rope_parameters"] = parameters
+    if nested:
+        attributes["rope_parameters"] = dict.fromkeys(("full_attention", "sliding_attention"), parameters)
+        return
     theta = given.pop("rope_theta", attributes.get("rope_theta", 10000.0))
     if not isinstance(parameters, dict):
         raise Refused(
@@ -204,8 +257,11 @@ def _rope_to_parameters(attributes: dict[str, Any], given: dict[str, Any]) -> No
         parameters.setdefault("original_max_position_embeddings", attributes.get("max_position_embeddings"))
 
 
-def _validate(attributes: dict[str, Any], rules: list[str]) -> None:
+def _validate(
+    attributes: dict[str, Any], data: Mapping[str, Any], rules: list[str], *, stated: frozenset[str]
+) -> None:
     """What a class refuses once it is built; the class validators run in the order of their names (configuration_utils.py:500-550)."""
+    strict = parse(data["transformers"]) >= parse("5")
     if "refuse:hidden_size%num_attention_heads" in rules:
         hidden, heads = attributes["hidden_size"], attributes["num_attention_heads"]
         if heads == 0:
@@ -215,21 +271,20 @@ def _validate(attributes: dict[str, Any], rules: list[str]) -> None:
                 "architecture",
                 f"The hidden size ({hidden}) is not a multiple of the number of attention heads ({heads}).",
             )
-    layer_types, layers = attributes.get("layer_types"), attributes.get("num_hidden_layers")
-    if (
-        "refuse:len(layer_types)" in rules
-        and layer_types is not None
-        and layers is not None
-        and len(layer_types) != layers
-    ):
-        raise _class_error(
-            "layer_type",
-            f"`num_hidden_layers` ({layers}) must be equal to the number of `layer_types` ({len(layer_types)})",
+    if "refuse:layer_types" in rules and "layer_types" in stated and attributes["layer_types"] is not None:
+        message = _layer_types(
+            attributes["layer_types"], attributes.get("num_hidden_layers"), data["layer_types"]
         )
-    rope = attributes.get("rope_parameters", attributes.get("rope_scaling"))
-    if not isinstance(rope, dict) or not rope:
+        if message:
+            raise _class_error("layer_type", message) if strict else Refused("ValueError", message, "config")
+    rope = attributes.get("rope_parameters" if strict else "rope_scaling")
+    if not strict and rope is not None and "refuse:rope_keys" in rules:
+        if "type" in rope:  # each class's own line before it validates
+            rope["rope_type"] = rope["type"]
+        _validate_rope({"rope_type": rope.get("rope_type", "default")} | rope, rope, rules)
+    if not isinstance(rope, dict) or not rope or not strict or "rope:by_layer_type" in rules:
         return
-    _validate_rope(rope, rules)
+    _validate_rope(rope, rope, rules)
     head_dim, share = attributes.get("head_dim"), rope.get("partial_rotary_factor", 1.0)
     if (
         "refuse:head_dim%2" in rules
@@ -239,6 +294,17 @@ def _validate(attributes: dict[str, Any], rules: list[str]) -> None:
         and int(head_dim * share) == head_dim
     ):
         raise _class_error("rope", f"RoPE requires an even rotary dimension, but got `head_dim`={head_dim}")
+
+
+def _layer_types(types: Any, layers: Any, known: list[str]) -> str | None:
+    """``validate_layer_type`` (configuration_utils.py:557-573; ``layer_type_validation`` before 5)."""
+    if not hasattr(types, "__iter__"):
+        return f"'{type(types).__name__}' object is not iterable"
+    if not all(kind in known for kind in types):
+        return f"The `layer_types` entries must be in {tuple(known)} but got {types}"
+    if layers is not None and layers != len(types):
+        return f"`num_hidden_layers` ({layers}) must be equal to the number of `layer_types` ({len(types)})"
+    return None
 
 
 ROPE_REQUIRED: Mapping[str, frozenset[str]] = {
@@ -252,15 +318,11 @@ ROPE_REQUIRED: Mapping[str, frozenset[str]] = {
 }
 
 
-def _validate_rope(rope: dict[str, Any], rules: list[str]) -> None:
+def _validate_rope(typed: dict[str, Any], rope: dict[str, Any], rules: list[str]) -> None:
     """A rope type's missing keys raise; unknown types and extra keys only warn (modeling_rope_utils.py:896-1080)."""
-    if "type" in rope:
-        rope["rope_type"] = rope["type"]
-    kind = rope.get("rope_type")
-    missing = (
-        set(ROPE_REQUIRED.get(str(kind), frozenset()) - set(rope)) if "refuse:rope_keys" in rules else set()
-    )
-    if "refuse:rope_type" in rules and kind is None:
+    kind = str(typed.get("rope_type"))
+    missing = set(ROPE_REQUIRED.get(kind, ())) - set(rope) if "refuse:rope_keys" in rules else set()
+    if "refuse:rope_type" in rules and kind == "default" and "rope_type" not in rope:
         missing = {"rope_type"}
     if missing:
         raise Refused(
@@ -276,9 +338,3 @@ def _class_error(validator: str, message: str) -> Refused:
         f"Class validation error for validator 'validate_{validator}': ValueError: {message}",
         "config",
     )
-
-
-def _divide(a: Any, b: Any) -> int:
-    if b == 0:
-        raise Refused("ZeroDivisionError", "integer division or modulo by zero", "config")
-    return int(a // b)

@@ -49,10 +49,6 @@ def build(name: str, config: HfConfig, features: Features, quantization: Quantiz
     hidden = config.need("hidden_size")
     wide = config.get("target_hidden_size") if config.has("target_hidden_size") else hidden  # :151-154
     aux = aux_count(config, features)
-    if not isinstance(wide, int):
-        raise Refused(
-            "TypeError", f"unsupported operand type(s) for *: '{type(wide).__name__}' and 'int'", "class"
-        )
     out = modules.vocabulary("model.embed_tokens", config.need("vocab_size"), hidden)
     bias = bool(config.get("bias", False)) if features.fc_bias_from_config else True  # :166
     out |= modules.torch_linear("model.fc", wide * aux, hidden, bias=bias)
@@ -64,7 +60,7 @@ def build(name: str, config: HfConfig, features: Features, quantization: Quantiz
     if features.fc_norm and (config.get("fc_norm") or config.get("use_aux_norm", False)):  # :185-196
         for j in range(modules.repeated(aux)):
             out |= modules.norm(f"model.fc_norm.{j}", wide)
-    for i in range(modules.repeated(layers)):
+    for i in range(modules.repeated(layers) if features.layers else 1):
         layer = f"model.layers.{i}" if features.layers else "model.midlayer"
         out |= _layer(layer, i, config, features, quantization)
     out |= modules.norm("model.norm", hidden)
@@ -82,15 +78,15 @@ def _head(config: HfConfig, hidden: int, features: Features, quantization: Quant
     return modules.head(rows, hidden, quantization)
 
 
-def aux_count(config: HfConfig, features: Features) -> int:
-    """How many captured layers fc takes (:157-161)."""
+def aux_count(config: HfConfig, features: Features) -> Any:
+    """How many captured layers fc takes (:157-161), as the config says it."""
     if not features.aux_count:
         return 3
     count = config.get("num_aux_hidden_states")
     if count is None:
         ids = (config.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
         return len(ids) if ids else 3
-    return int(count)
+    return count
 
 
 def _layer(

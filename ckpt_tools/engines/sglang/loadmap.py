@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ from ckpt_tools.engines.sglang import (
     quantization,
 )
 from ckpt_tools.engines.sglang.features import features
-from ckpt_tools.engines.sglang.refusal import Refused
+from ckpt_tools.engines.sglang.refusal import Refused, values_as_in_the_engine
 from ckpt_tools.model import LoadMap
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from ckpt_tools.engines.sglang.features import Features
     from ckpt_tools.engines.sglang.hf import HfConfig
     from ckpt_tools.engines.sglang.parameters import Model
-    from ckpt_tools.engines.sglang.refusal import Stage
     from ckpt_tools.model import Checkpoint, Engine, Target, TensorInfo
 
 EAGLE3 = (*llama_eagle3.CLASSES, *mla_eagle3.CLASSES)
@@ -106,27 +104,19 @@ def _build(built: Built, engine: Engine, checkpoint: Checkpoint) -> None:
     """
     switches = features(engine)
     registered = architectures.registered(engine.version)
-    with _values_as_in_the_engine("config"):
+    with values_as_in_the_engine("config"):
         config = built.config = hf.read(checkpoint.config or {}, switches.transformers, checkpoint.root)
         given = config.get("architectures")
         architectures.check(given)
-        model_config.derive(config, switches, given, registered)
         quantize = model_config.quantization_config(config)
+        model_config.derive(config, switches, given, registered)
         method = quantization.method_name(quantize, engine.version, switches)
-    with _values_as_in_the_engine("class"):
+    with values_as_in_the_engine("class"):
         name = built.name = architectures.choose(config, registered, switches)
         quantized = quantization.resolve(method, quantize, switches)
+        model_config.check_dtype(config)
         if name in _FAMILIES and quantized.modelled:
             built.model = _FAMILIES[name].build(name, config, switches, quantized)
-
-
-@contextmanager
-def _values_as_in_the_engine(stage: Stage) -> Iterator[None]:
-    """A config value that no expression here can take (a list for a width) is one that the engine's own can't."""
-    try:
-        yield
-    except (TypeError, AttributeError, ValueError, LookupError, ArithmeticError) as error:
-        raise Refused(type(error).__name__, str(error), stage) from error
 
 
 def load_order(checkpoint: Checkpoint) -> Iterator[TensorInfo]:

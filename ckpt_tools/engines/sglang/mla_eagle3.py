@@ -64,7 +64,8 @@ def _head(config: HfConfig, hidden: int, quantization: Quantization) -> Paramete
 
 def aux_count(config: HfConfig) -> int:
     """How many captured layers fc takes (:48-59): also from the top-level ids, and an empty list is none."""
-    ids = (config.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
+    nested = config.get("eagle_config")
+    ids = nested.get("eagle_aux_hidden_state_layer_ids") if isinstance(nested, dict) else None
     if ids is None:
         ids = config.get("eagle_aux_hidden_state_layer_ids")
     return 3 if ids is None else len(ids)

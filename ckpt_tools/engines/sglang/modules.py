@@ -6,6 +6,7 @@ embedding, the head, the norms and a plain ``nn.Linear`` don't.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from ckpt_tools.engines.sglang import shapes
@@ -14,6 +15,7 @@ from ckpt_tools.engines.sglang.parameters import Parameter
 from ckpt_tools.engines.sglang.refusal import Refused
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
     from ckpt_tools.engines.sglang.features import Features
@@ -158,8 +160,8 @@ def attention(config: HfConfig) -> tuple[int, int, int]:
     """Heads, key-value heads and head_dim, with what attention refuses (models/llama.py:181-203)."""
     heads, kv_heads = config.need("num_attention_heads"), config.need("num_key_value_heads")
     head_dim = config.get("head_dim") if config.has("head_dim") else config.need("hidden_size") // heads
-    if kv_heads == 0:
-        raise Refused("ZeroDivisionError", "integer modulo by zero", "class")
+    if kv_heads < 1 and 1 % kv_heads:  # one rank replicates them
+        raise Refused("AssertionError", "", "class")
     if head_dim == 0:
         raise Refused("ZeroDivisionError", "0.0 cannot be raised to a negative power", "class")
     if not isinstance(head_dim, int):
@@ -176,6 +178,8 @@ _ROPE_KEYS_BEFORE_5 = {
     "linear": ("factor",),
     "dynamic": ("factor",),
     "yarn": ("factor", "original_max_position_embeddings"),
+    "deepseek_yarn": ("factor", "original_max_position_embeddings"),
+    "longrope": ("short_factor", "long_factor", "original_max_position_embeddings"),
 }
 
 
@@ -185,20 +189,34 @@ def check_rope(config: HfConfig, features: Features, *, reads_theta: bool = True
     theta = scaling.get("rope_theta", 10000) if scaling else config.get("rope_theta", 10000)
     if scaling is None:
         scaling = config.get("rope_scaling")
-    if scaling:
-        kind = scaling.get("rope_type", scaling.get("type"))
-        if kind not in _ROPE_TYPES:
-            raise Refused("ValueError", f"Unknown RoPE scaling type {kind}", "class")
-        if not features.rope_parameters:
-            for key in _ROPE_KEYS_BEFORE_5.get(kind, ()):
-                if key not in scaling:
-                    raise Refused("KeyError", f"'{key}'", "class")
-    if reads_theta and theta is None:
+    positions = config.get("max_position_embeddings", 8192)
+    # the key of the cache (layers/rotary_embedding/factory.py:138-166): lists in a scaling become tuples
+    values = [tuple(v) if isinstance(v, list) else v for v in (scaling or {}).values()]
+    hash((theta if reads_theta else None, positions, *values))
+    if scaling is not None:
+        _check_rope_type(scaling, features)
+    if reads_theta and (theta is None or isinstance(theta, str)):
         raise Refused(
-            "TypeError", "unsupported operand type(s) for ** or pow(): 'NoneType' and 'Tensor'", "class"
+            "TypeError",
+            f"unsupported operand type(s) for ** or pow(): '{type(theta).__name__}' and 'Tensor'",
+            "class",
         )
-    if config.get("max_position_embeddings", 8192) is None:
+    if positions is None or isinstance(positions, str):
         raise Refused("TypeError", "arange() received an invalid combination of arguments", "class")
+    if positions < 0:
+        raise Refused("RuntimeError", "upper bound and lower bound inconsistent with step sign", "class")
+    if scaling and scaling.get("rope_type", scaling.get("type")) in ("yarn", "deepseek_yarn"):
+        math.log(theta)  # layers/rotary_embedding/yarn.py: where the ramp begins
+
+
+def _check_rope_type(scaling: Mapping[str, Any], features: Features) -> None:
+    kind = scaling.get("rope_type", scaling.get("type"))
+    if kind not in _ROPE_TYPES and not (kind == "proportional" and features.rope_proportional):
+        raise Refused("ValueError", f"Unknown RoPE scaling type {kind}", "class")
+    if not features.rope_parameters:
+        for key in _ROPE_KEYS_BEFORE_5.get(kind, ()):
+            if key not in scaling:
+                raise Refused("KeyError", f"'{key}'", "class")
 
 
 def _linear(name: str, linear: Linear, method: Method, bias: bool) -> Parameters:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from ckpt_tools.engines.sglang import shapes
+from ckpt_tools.engines.sglang.refusal import Refused
 from ckpt_tools.model import Fill
 
 if TYPE_CHECKING:
@@ -46,6 +47,22 @@ class Parameter:
     part_loader: Callable[[Shape, Shape], str | None] | None = None
     logical: Shape | None = None
     dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what ``torch.empty`` refuses."""
+        for size in self.shape:
+            if type(size) is not int:  # a config may hold anything, and a bool is no size
+                raise Refused(
+                    "TypeError",
+                    f"empty(): argument 'size' must be tuple of ints, but found {type(size).__name__}",
+                    "class",
+                )
+            if size < 0:
+                raise Refused(
+                    "RuntimeError",
+                    f"Trying to create tensor with negative dimension {size}: {list(self.shape)}",
+                    "class",
+                )
 
 
 @dataclass

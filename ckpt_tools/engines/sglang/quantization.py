@@ -66,12 +66,9 @@ def method_name(config: Mapping[str, Any] | None, version: str, features: Featur
     if config is None:
         return None
     given = config.get("quant_method", "")
-    if given == "modelopt" and not features.modelopt_from_config:
-        parsed = None
-    elif given in ("modelopt", ""):
-        parsed = _modelopt_method(config)
-    else:
-        parsed = None
+    parsed = None
+    if given == "" or (given == "modelopt" and features.modelopt_from_config):
+        parsed = _modelopt_method(config, features)
     if not isinstance(given, str):
         raise Refused("AttributeError", f"'{type(given).__name__}' object has no attribute 'lower'", "config")
     name = parsed or given.lower()
@@ -80,7 +77,7 @@ def method_name(config: Mapping[str, Any] | None, version: str, features: Featur
     return name
 
 
-def _modelopt_method(config: Mapping[str, Any]) -> str | None:
+def _modelopt_method(config: Mapping[str, Any], features: Features) -> str | None:
     """``_parse_modelopt_quant_config`` (configs/model_config.py:1839-1897)."""
     inner = config.get("quantization", config)
     algo = inner.get("quant_algo") if isinstance(inner, dict) else None
@@ -88,7 +85,8 @@ def _modelopt_method(config: Mapping[str, Any]) -> str | None:
         return None
     if "FP4" in algo:
         return "modelopt_fp4"
-    return {"FP8": "modelopt_fp8", "MIXED_PRECISION": "w4afp8"}.get(algo)
+    known = {"FP8": "modelopt_fp8", "MIXED_PRECISION": "w4afp8"}
+    return (known | ({"MXFP8": "mxfp8"} if features.modelopt_exact else {})).get(algo)
 
 
 def resolve(name: str | None, config: Mapping[str, Any] | None, features: Features) -> Quantization:
@@ -109,7 +107,7 @@ def resolve(name: str | None, config: Mapping[str, Any] | None, features: Featur
             raise refuse(
                 f"Currently, only 2/3/4/8-bit weight quantization is supported for GPTQ, but got {bits} bits."
             )
-        return Quantization(name, linears.gptq(bits, group))
+        return Quantization(name, linears.gptq(bits, group), modelled=not config.get("dynamic"))
     if name in ("awq", "awq_marlin"):
         bits = _need(config, "w_bit", "bits")
         group = _need(config, "q_group_size", "group_size")
@@ -315,6 +313,8 @@ def _scheme(group: Mapping[str, Any], form: Any, features: Features) -> Method |
     activated = form in (*_ACTIVATIONS, *((_PACKED,) if features.packed_activations else ()))
     inputs = given if activated and isinstance(given, dict) else None
     bits, kind, strategy = weights.get("num_bits"), weights.get("type", "int"), weights.get("strategy")
+    if strategy == "group" and not (weights.get("group_size") or 0) > 0:
+        raise refuse("strategy group requires group_size to be set to a positive value", "ValidationError")
     symmetric, static = bool(weights.get("symmetric", True)), not weights.get("dynamic", False)
     if (
         inputs is None
@@ -328,7 +328,7 @@ def _scheme(group: Mapping[str, Any], form: Any, features: Features) -> Method |
                 "Other method (CompressedTensorsW4A16Sparse24) is not supported now", "ImportError"
             )
         ordered = weights.get("actorder") == "group"
-        return linears.packed(bits, weights.get("group_size"), strategy, symmetric=symmetric, ordered=ordered)
+        return linears.packed(bits, weights.get("group_size"), symmetric=symmetric, ordered=ordered)
     if activated and bits == 8 and strategy in ("tensor", "channel") and symmetric and static:
         found = _eight_bits(kind, strategy, inputs)
         if found is not None:

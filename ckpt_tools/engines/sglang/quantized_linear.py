@@ -61,16 +61,9 @@ def channel(dtype: str, *, static: bool = False) -> Method:
     return method
 
 
-def packed(
-    bits: int, group: int | None, strategy: str, *, symmetric: bool = True, ordered: bool = False
-) -> Method:
+def packed(bits: int, group: int | None, *, symmetric: bool = True, ordered: bool = False) -> Method:
     """Integers packed into int32, scales per group (compressed_tensors/schemes/compressed_tensors_wNa16.py:96-213)."""
     pack = 32 // bits
-    if group is None and strategy != "channel":
-        raise refuse(
-            "Marlin kernels require group quantization or channelwise quantization, but found no group size and strategy "
-            "is not channelwise."
-        )
 
     def method(name: str, linear: Linear) -> dict[str, Parameter]:
         size = linear.inputs if group in (None, -1) else int(group or 0)
