@@ -125,6 +125,11 @@ def _read(config: Mapping[str, Any], data: Mapping[str, Any], path: str) -> HfCo
         attributes["attention_bias"] = False
     result = HfConfig(name, attributes, aliases)
     _validate(attributes, data, rules, stated=frozenset(config))
+    quantization = config.get("quantization_config", {})
+    if not strict and not isinstance(quantization, dict):
+        # the finished config is printed, and a null too is asked for its dict (4.57.1 configuration_utils.py:928-933)
+        kind = type(quantization).__name__
+        raise Refused("AttributeError", f"'{kind}' object has no attribute 'to_dict'", "config")
     return result
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ckpt_tools.engines.sglang import modules
 from ckpt_tools.engines.sglang.llama_eagle3 import STACKED
 from ckpt_tools.engines.sglang.parameters import Model
+from ckpt_tools.engines.sglang.refusal import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -99,7 +100,10 @@ def build(name: str, config: HfConfig, features: Features, quantization: Quantiz
     """
     family, hidden = FAMILIES[name], config.need("hidden_size")
     out = modules.vocabulary("model.embed_tokens", config.need("vocab_size"), hidden)
-    for i in range(modules.layer_count(config)):
+    count = modules.layer_count(config)
+    if not family.eagle and count < 1:  # utils/common.py:1635
+        raise Refused("AssertionError", "", "class")
+    for i in range(count):
         out |= _layer(f"model.layers.{i}", family, i, config, features, quantization)
     if family.eagle and family.torch_fc:
         out |= modules.torch_linear("model.fc", 2 * hidden, hidden, bias=True)

@@ -164,6 +164,7 @@ def attention(config: HfConfig) -> tuple[int, int, int]:
         raise Refused("AssertionError", "", "class")
     if head_dim == 0:
         raise Refused("ZeroDivisionError", "0.0 cannot be raised to a negative power", "class")
+    int(config.get("partial_rotary_factor", 1) * head_dim)  # the rotated width (models/llama.py:206)
     if not isinstance(head_dim, int):
         raise Refused(
             "TypeError", f"unsupported operand type(s) for *: 'int' and '{type(head_dim).__name__}'", "class"
@@ -195,6 +196,8 @@ def check_rope(config: HfConfig, features: Features, *, reads_theta: bool = True
     hash((theta if reads_theta else None, positions, *values))
     if scaling is not None:
         _check_rope_type(scaling, features)
+        if scaling.get("rope_type", scaling.get("type")) == "longrope":
+            _check_factors(scaling, config)
     if reads_theta and (theta is None or isinstance(theta, str)):
         raise Refused(
             "TypeError",
@@ -207,6 +210,19 @@ def check_rope(config: HfConfig, features: Features, *, reads_theta: bool = True
         raise Refused("RuntimeError", "upper bound and lower bound inconsistent with step sign", "class")
     if scaling and scaling.get("rope_type", scaling.get("type")) in ("yarn", "deepseek_yarn"):
         math.log(theta)  # layers/rotary_embedding/yarn.py: where the ramp begins
+
+
+def _check_factors(scaling: Mapping[str, Any], config: HfConfig) -> None:
+    """layers/rotary_embedding/rope_variant.py ``Phi3LongRoPEScaledRotaryEmbedding``: a factor for every rotated pair."""
+    _, _, head_dim = attention(config)
+    pairs = (int(config.get("partial_rotary_factor", 1) * head_dim) + 1) // 2
+    for key in ("short_factor", "long_factor"):
+        if len(scaling[key]) not in (1, pairs):
+            raise Refused(
+                "RuntimeError",
+                f"The size of tensor a ({len(scaling[key])}) must match the size of tensor b ({pairs}) at non-singleton dimension 0",
+                "class",
+            )
 
 
 def _check_rope_type(scaling: Mapping[str, Any], features: Features) -> None:
