@@ -42,6 +42,7 @@ EXPLAINS: Mapping[str, tuple[str, ...]] = {
     "CAP002": ("capture_layers", "num_aux"),
     "CAP009": ("capture_layers", "num_aux"),
     "CAP015": ("num_aux", "capture_layers"),
+    "PAR001": ("mask_token_id",),
     "PAR008": ("sample_from_anchor",),
     "PAR013": ("sample_from_anchor",),
     "ROP006": ("rope",),
@@ -88,8 +89,16 @@ def plan_conversion(
         found.add(f)
     base = Plan(checkpoint.path, fingerprint, draft, to.name, repairs=asked.repairs)
     variant = choose_variant(to, draft)
+    if variant is None and draft.algorithm == "peagle":
+        # The same tensors but one make an EAGLE-3 head, whose first step is the one that was trained.
+        plain = hazards.without_mask(draft)
+        variant = choose_variant(to, plain)
+        if variant is not None:
+            found.add(hazards.no_parallel_drafting(to))
+            draft = plain
     if variant is None or to.write is None:
         found.add(hazards.no_home(draft, to), allowable=False)
+    if variant is None or to.write is None or any(f.code == "PAR001" for f in found.refusals):
         return replace(base, refusals=tuple(found.refusals), notes=tuple(found.notes))
     facts = _facts(checkpoint, draft, target, asked, found)
     given, draft = draft, replace(draft, facts=facts)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.checks.base import finding
 from ckpt_tools.checks.quantization import PACKED
 from ckpt_tools.convert import ids
 from ckpt_tools.convert.vocabulary import TABLES
+from ckpt_tools.formats import formats
 from ckpt_tools.formats.dflash import FAMILY
 from ckpt_tools.formats.names import fits
 from ckpt_tools.formats.rope import by_layer_type
@@ -95,6 +97,41 @@ def other_target(draft: Draft, target: Target | None) -> Iterator[Finding]:
         )
 
 
+def carriers(algorithm: str) -> str:
+    """What to type for a format that writes an algorithm."""
+    names = [
+        name
+        for name, form in formats().items()
+        if form.write is not None and any(v.algorithm == algorithm and not v.read_only for v in form.variants)
+    ]
+    return " or ".join(f"--to {name}" for name in names)
+
+
+def without_mask(draft: Draft) -> Draft:
+    """A P-EAGLE draft as the EAGLE-3 head that it is on its first step."""
+    native = draft.tensors.get("mask_hidden")
+    left = {native: "P-EAGLE's learned hidden state, which EAGLE-3 has no use for"} if native else {}
+    return replace(
+        draft,
+        algorithm="eagle3",
+        tensors={n: native for n, native in draft.tensors.items() if n != "mask_hidden"},
+        dropped={**draft.dropped, **left},
+        facts=replace(draft.facts, mask_token_id=None),
+    )
+
+
+def no_parallel_drafting(to: Format) -> Finding:
+    """P-EAGLE, which the format can carry as a plain EAGLE-3 head only."""
+    engine = "SGLang" if to.engine is not None and to.engine.startswith("sglang") else to.title
+    return finding(
+        "PAR001",
+        f"a P-EAGLE draft: {engine} implements no parallel drafting (mask_hidden, one pass for all steps). Written as EAGLE-3 only its "
+        "first step is the one that was trained",
+        hint=f"{carriers('peagle')} carries it",
+        severity=Severity.ERROR,
+    )
+
+
 def no_home(draft: Draft, to: Format) -> Finding:
     """The format has no way of writing this draft."""
     if draft.algorithm == "unexported":
@@ -112,7 +149,9 @@ def no_home(draft: Draft, to: Format) -> Finding:
         code,
         f"{to.title} has no way of writing a {draft.algorithm} draft with {draft.facts.layer_type or 'these'} layers "
         + ("(speculators removed EAGLE-1 in 0.7)" if removed else f"(it writes {listed})"),
-        hint=f"ckpt inspect shows which formats carry {draft.algorithm}",
+        hint=f"{carried} carries it"
+        if (carried := carriers(draft.algorithm))
+        else "keep it as it is: no format here writes it",
         severity=Severity.ERROR,
     )
 

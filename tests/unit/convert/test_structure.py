@@ -14,7 +14,9 @@ from safetensors.numpy import load_file, save_file
 
 from ckpt_tools.api.converting import Request, fix_keys
 from ckpt_tools.api.inspecting import inspect
+from ckpt_tools.container.open import open_checkpoint
 from ckpt_tools.errors import InputError
+from ckpt_tools.formats import read_draft
 from ckpt_tools.model import Report
 from tests.conftest import FIXTURES
 
@@ -302,3 +304,40 @@ def test_a_training_output_gives_the_line_to_type(tmp_path: Path) -> None:
     (run / "3" / "val_metrics.json").write_text('{"a_epoch": 1, "loss_epoch": 2}')
     (epoch,) = inspect(str(run)).facts["training_output"]["epochs"]
     assert list(epoch["metrics"]) == ["loss_epoch", "a_epoch"]
+
+
+class TestParallelDrafting:
+    SAMPLE = SPECULATORS / "peagle_tiny"
+
+    @pytest.mark.parametrize("to", ["sglang", "dual", "safeailab"])
+    def test_refused_with_the_reason_and_where_to_go(self, to: str, tmp_path: Path) -> None:
+        report = fix_keys(Request(str(self.SAMPLE), str(tmp_path / "out"), to=to))
+        assert list(refusals(report)) == ["PAR001"]
+        (found,) = [f for f in report.findings if f.code == "PAR001"]
+        assert "implements no parallel drafting" in found.message
+        assert found.hint is not None and found.hint.startswith(
+            "--to specforge or --to speculators or --to vllm"
+        )
+        assert not (tmp_path / "out").exists()
+
+    def test_let_through_by_name_it_is_an_eagle3_head(self, tmp_path: Path) -> None:
+        allowed = ("PAR001", "HED003", "NRM001")
+        report = fix_keys(Request(str(self.SAMPLE), str(tmp_path / "out"), allow=allowed))
+        assert report.verdict == "pass", refusals(report)
+        assert "PAR001" in report.facts["plan"]["allowed"]
+        assert "mask_hidden" in [d["tensor"] for d in report.facts["plan"]["drops"]]
+        before, after = (load_file(p / "model.safetensors") for p in (self.SAMPLE, tmp_path / "out"))
+        made = {n.replace("midlayer.", "layers.0.") for n in after} - {"layers.1.hidden_norm.weight"}
+        assert set(before) - {"mask_hidden"} == made
+        served = read_draft(open_checkpoint(tmp_path / "out"))
+        assert served is not None and served.algorithm == "eagle3"
+
+    def test_a_format_without_eagle3_refuses_it_for_good(self, tmp_path: Path) -> None:
+        request = Request(str(self.SAMPLE), str(tmp_path / "out"), to="z-lab", allow=("PAR001",))
+        assert list(refusals(fix_keys(request))) == ["PAR001"]
+        assert not (tmp_path / "out").exists()
+
+    def test_what_nobody_writes_says_so(self, tmp_path: Path) -> None:
+        report = fix_keys(Request(str(SPECULATORS / "xpress_tiny"), str(tmp_path / "out")))
+        (found,) = [f for f in report.findings if f.code == "PAR001"]
+        assert found.hint == "--to speculators carries it"
