@@ -92,7 +92,9 @@ def draft(
         edit(c, t)
     kinds = {"d2t": "I64", "t2d": "BOOL", **(dtypes or {})}
     infos = {
-        n: TensorInfo(n, kinds.get(n, "BF16"), tuple(s), "model.safetensors", 0, 0)
+        n: TensorInfo(
+            n, kinds.get(n.rpartition(".")[2], kinds.get(n, "BF16")), tuple(s), "model.safetensors", 0, 0
+        )
         for n, s in sorted(t.items())
     }
     text = json.dumps(c, indent=1)

@@ -32,6 +32,14 @@ def page(code: str) -> Page:
     )
 
 
+def unknown_code(code: str) -> str | None:
+    """What to say of a code or family prefix that no code begins with; ``None`` for one that is known."""
+    if any(known.startswith(code.upper()) for known in known_codes()):
+        return None
+    near = difflib.get_close_matches(code.upper(), [*known_codes(), *{c[:3] for c in known_codes()}], 3)
+    return f"{code}: no code begins so" + (f"; did you mean {', '.join(near)}?" if near else "")
+
+
 def explain(code: str, width: int = 100) -> str:
     """A page as text for a terminal."""
     shown = page(code.upper())

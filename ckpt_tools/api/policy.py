@@ -120,9 +120,13 @@ def parse_policy(table: Mapping[str, Any], file: Path) -> Policy:
     if engine is not None and (not engines or not all(isinstance(e, str) for e in engines)):
         raise UsageError(f"{file}: engine is {engine!r}, expected text or a list of texts")
     ignore = of("ignore", dict, "a table of codes with a reason each") or {}
+    if ignore:
+        from ckpt_tools.api.explaining import unknown_code  # it brings every check along
     for code, reason in ignore.items():
         if not isinstance(reason, str) or not reason.strip():
             raise UsageError(f"{file}: ignore.{code} has no reason", f'write {code} = "why"')
+        if (said := unknown_code(code)) is not None:
+            raise UsageError(f"{file}: ignore.{said}", "`ckpt explain` lists them")
     fail_on = of("fail-on", str, "error, warning or never")
     if fail_on is not None and fail_on not in ("error", "warning", "never"):
         raise UsageError(f"{file}: fail-on is {fail_on!r}, expected error, warning or never")

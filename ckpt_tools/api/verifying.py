@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import os.path
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.api.choosing import choose_engine
-from ckpt_tools.api.compare import comparer
+from ckpt_tools.api.compare import comparer, glancer
 from ckpt_tools.api.inputs import launch_problems_of, rate_note, read_launch, read_log_text
 from ckpt_tools.api.inspecting import load_map_of, unrecognised
 from ckpt_tools.api.proving import Known, combined, lost, prove_or_skip
 from ckpt_tools.api.reports import draft_facts, load_json, report, value_facts
-from ckpt_tools.api.subjects import find_target, named_target, open_draft, target_checkpoint
+from ckpt_tools.api.subjects import Opened, find_target, named_target, open_draft
 from ckpt_tools.checks.base import Context
 from ckpt_tools.checks.runner import for_engines, run_checks, selected
 from ckpt_tools.container.fingerprint import content_hashes
+from ckpt_tools.container.open import open_checkpoint
 from ckpt_tools.container.read import read_ints, read_rows
+from ckpt_tools.container.source import LocalSource
 from ckpt_tools.engines import resolve
 from ckpt_tools.errors import CkptError, InputError, UsageError
 from ckpt_tools.formats import detect, read_draft
@@ -26,16 +29,30 @@ from ckpt_tools.model import EMPTY, Severity, Skipped
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ckpt_tools.api.subjects import Opened
     from ckpt_tools.container.screen import Screened
-    from ckpt_tools.model import CaptureConvention, Draft, Engine, Finding, LoadMap, Report, Target
+    from ckpt_tools.model import (
+        CaptureConvention,
+        Checkpoint,
+        Draft,
+        Engine,
+        Finding,
+        LoadMap,
+        Location,
+        Report,
+        Target,
+    )
     from ckpt_tools.serving.args.launch import Launch
     from ckpt_tools.serving.logs.state import LogState
 
 
 @dataclass(frozen=True)
 class VerifyRequest:
-    """What the user asked ``verify`` for; see the command's help."""
+    """What the user asked ``verify`` for; see the command's help.
+
+    Attributes:
+        tp, context_length: Of the flags. ``standing_tp`` and ``standing_length`` are the policy's, which the launch command goes
+            before.
+    """
 
     path: str = "."
     target: str | None = None
@@ -56,6 +73,8 @@ class VerifyRequest:
     against: str | None = None
     probe: bool = False
     engine_python: str | None = None
+    standing_tp: int | None = None
+    standing_length: int | None = None
 
 
 def chosen_engines(request: VerifyRequest, launch: Launch | None, log: LogState | None) -> tuple[Engine, ...]:
@@ -105,7 +124,8 @@ def verify(request: VerifyRequest) -> Report:
     target = given or named_target(draft)
     if target is not given:
         draft = read_draft(checkpoint, target, request.convention, found)
-    target_files = target_checkpoint(target)
+    at_hand = _folder_of(target)
+    target_files = at_hand if at_hand is not None and at_hand.checkpoint.tensors else None
     maps = {e: _load(e, opened, target, draft) for e in engines}
     values, content = _deep(opened) if request.deep else (None, None)
     contexts = [
@@ -119,10 +139,16 @@ def verify(request: VerifyRequest) -> Report:
         for f in (draft.findings if draft else unrecognised(checkpoint, draft))
         if selected(f.code, request.select, request.ignore)
     ]
-    theirs = for_engines(_target_defects(target_files, request), engines)
+    theirs = for_engines(_target_defects(at_hand, request), engines)
     outcome = run_checks(contexts, select=request.select, ignore=request.ignore, known=own)
-    if any(f.severity is Severity.ERROR for f in outcome.findings):
+    skipped = list(outcome.skipped)
+    cause = next(
+        (f.code for f in (*own, *outcome.findings) if f.severity is Severity.ERROR and f.code != "CFG011"),
+        None,
+    )
+    if cause is not None and any(f.code == "CFG011" for f in own):
         own = [f for f in own if f.code != "CFG011"]  # what is wrong with it says why it is no draft
+        skipped.append(Skipped("CFG011", f"{cause} explains it"))
     facts = draft_facts(checkpoint, draft)
     if (first := maps[engines[0]]) is not None:
         facts["load"] = load_json(first)
@@ -140,7 +166,7 @@ def verify(request: VerifyRequest) -> Report:
         target=target,
         engines=engines,
         skipped=(
-            *outcome.skipped,
+            *skipped,
             *beside.skipped,
             *(Skipped(c, f"ignored: {why}") for c, why in request.ignored_because.items()),
         ),
@@ -238,7 +264,7 @@ def _context(
     log: LogState | None,
     values: Mapping[str, Screened] | None,
 ) -> Context:
-    flags = launch.tp if launch is not None else None
+    sizes = (request.tp, launch.tp if launch is not None else None, request.standing_tp)
     return Context(
         checkpoint=opened.checkpoint,
         draft=draft,
@@ -249,13 +275,14 @@ def _context(
         values=values,
         rows=_rows(opened) if request.deep else None,
         target_tensors=target_files.checkpoint.tensors if target_files else None,
-        same=comparer(opened, target_files) if target_files else None,
+        same=_same(request, opened, target_files) if target_files else None,
         launch=launch,
         launch_problems=launch_problems_of(launch, engine, draft, target, opened.checkpoint.config),
         log=log,
         rate_note=rate_note(engine, log),
-        tp=request.tp if request.tp is not None else flags,
+        tp=next((n for n in sizes if n is not None), None),
         context_length=request.context_length,
+        standing_length=request.standing_length,
     )
 
 
@@ -276,20 +303,50 @@ def _rows(opened: Opened) -> Callable[[str, int, int], bool]:
     return hold
 
 
-def _target_defects(target_files: Opened | None, request: VerifyRequest) -> list[Finding]:
-    """Broken files of a target at hand: the server loads them, too."""
-    if target_files is None or Path(request.path).resolve() == Path(target_files.checkpoint.path).resolve():
+def _same(request: VerifyRequest, opened: Opened, target_files: Opened) -> Callable[[str, str], bool | None]:
+    """Whether a draft's tensor is the target's: every byte with --deep, else a few rows of each."""
+    return comparer(opened, target_files) if request.deep else glancer(opened, target_files)
+
+
+def _folder_of(target: Target | None) -> Opened | None:
+    """A target's folder on this machine, whatever can be read of it."""
+    if target is None or target.origin != "local" or not Path(target.id).is_dir():
+        return None
+    return Opened(open_checkpoint(target.id), LocalSource(Path(target.id)))
+
+
+def _target_defects(at_hand: Opened | None, request: VerifyRequest) -> list[Finding]:
+    """Broken files of a target at hand: the server loads them, too. Their places are the target's, not the draft's."""
+    if at_hand is None or Path(request.path).resolve() == Path(at_hand.checkpoint.path).resolve():
         return []
+    theirs = at_hand.checkpoint
     return [
-        f
-        for f in target_files.checkpoint.findings
-        if f.severity is not Severity.INFO and selected(f.code, request.select, request.ignore)
+        replace(
+            f, message=f"in the target {theirs.path}: {f.message}", location=_beside_draft(f, theirs, request)
+        )
+        for f in theirs.findings
+        if f.severity is not Severity.INFO
+        and f.code != "FIL001"  # the config alone will do for a target
+        and selected(f.code, request.select, request.ignore)
     ]
+
+
+def _beside_draft(f: Finding, theirs: Checkpoint, request: VerifyRequest) -> Location:
+    """A place in the target, from the draft's folder; absolute for a draft that isn't on this machine."""
+    where = f.location
+    if where.file is None:
+        return where
+    target, draft = Path(theirs.path), Path(request.path)
+    file = (target if target.is_dir() else target.parent).resolve() / where.file
+    if not draft.exists():
+        return replace(where, file=file.as_posix())
+    folder = (draft if draft.is_dir() else draft.parent).resolve()
+    return replace(where, file=Path(os.path.relpath(file, folder)).as_posix())
 
 
 def _serves(contexts: list[Context]) -> dict[str, Any] | None:
     """The first SGLang release that serves the pair as it is."""
-    from ckpt_tools.checks.engine import needed_release
+    from ckpt_tools.checks.needs import needed_release
 
     ctx = contexts[0]
     if ctx.draft is None or ctx.engine is None or not ctx.engine.name.startswith("sglang"):

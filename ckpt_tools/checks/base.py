@@ -9,13 +9,14 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ckpt_tools.container.codes import CODES as CONTAINER_CODES
 from ckpt_tools.engines.sglang_ext.head import ARCHITECTURE
-from ckpt_tools.model import EMPTY, Finding, Fix, Location, Severity
+from ckpt_tools.model import Finding, Fix, Location, Severity
+from ckpt_tools.targets import context_length
 
 if TYPE_CHECKING:
     from ckpt_tools.container.codes import Code
@@ -54,7 +55,7 @@ class Context:
         target_tensors: Headers of the target's shards, when they are at hand.
         same: Whether a draft tensor's bytes equal a target tensor's; ``None`` when they can't be compared.
         launch: The launch command as parsed, launch_problems: what is wrong with it, log: the log as read, rate_note: what its accept rate means.
-        context_length: The served length that the user states.
+        context_length: The served length that the user states; standing_length: the one that the policy states.
     """
 
     checkpoint: Checkpoint
@@ -73,7 +74,20 @@ class Context:
     rate_note: str | None = None
     tp: int | None = None
     context_length: int | None = None
-    policy: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+    standing_length: int | None = None
+
+    @property
+    def served(self) -> tuple[int, str] | None:
+        """(positions that are served, what says so): a flag, the launch command, the policy, else the target."""
+        flag = self.launch.context_length if self.launch is not None else None
+        target = context_length(self.target) if self.target is not None else None
+        said = (
+            (self.context_length, "--context-length"),
+            (flag, "the launch command"),
+            (self.standing_length, "the policy"),
+            (target, f"the target {self.target.id if self.target is not None else ''}"),
+        )
+        return next(((length, what) for length, what in said if length is not None), None)
 
     @property
     def own_class(self) -> bool:
@@ -91,6 +105,8 @@ class LaunchFacts(Protocol):
     def env(self) -> Mapping[str, str]: ...
     @property
     def tp(self) -> int | None: ...
+    @property
+    def model(self) -> str | None: ...
     @property
     def context_length(self) -> int | None: ...
     def given(self, name: str) -> bool:

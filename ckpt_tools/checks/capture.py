@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckpt_tools.checks.base import Context, Hit, check
-from ckpt_tools.engines.capture import Capture, captured, default_layers
+from ckpt_tools.checks.parallel import FAMILY, layer_ids
+from ckpt_tools.engines import resolve
+from ckpt_tools.engines.capture import LAST_LAYER_SINCE, Capture, captured, default_layers
 from ckpt_tools.engines.history import family
+from ckpt_tools.engines.hooks import id_policy
 from ckpt_tools.engines.trtllm import capture as trtllm
 from ckpt_tools.formats.base import pointer
 from ckpt_tools.formats.facts import id_list
@@ -50,6 +53,18 @@ def engine_capture(ctx: Context, runner: str | None = None) -> Capture | None:
     )
 
 
+def aux_declined(ctx: Context) -> bool:
+    """Whether the config declines the captured layers that fc was trained on."""
+    if ctx.draft is None or ctx.draft.algorithm not in EAGLE3:
+        return False
+    fc = ctx.draft.tensors.get("fc.weight")
+    width = ctx.draft.facts.target_hidden_size or ctx.draft.facts.hidden_size
+    if pointer(ctx.checkpoint.config or {}, "eagle_config/use_aux_hidden_state") is not False or fc is None:
+        return False
+    shape = ctx.checkpoint.tensors[fc].shape
+    return width is not None and len(shape) == 2 and shape[1] > width
+
+
 def target_class(ctx: Context) -> str | None:
     """The target's class: of the target at hand, else as the draft records it."""
     if ctx.target is not None and ctx.target.architectures:
@@ -67,9 +82,7 @@ def _refused_config(ctx: Context) -> bool:
     return ctx.load is not None and ctx.load.refused is not None and ctx.load.stage in ("config", "class")
 
 
-@check(
-    "CAP005", "capture-not-delivered", Severity.ERROR, needs=("draft", "engine"), after=("CFG002", "CAP006")
-)
+@check("CAP005", "capture-not-delivered", Severity.ERROR, needs=("draft", "engine"), after=("CAP006",))
 def not_delivered(ctx: Context) -> Iterator[Hit]:
     """The engine can't capture the layers that the ids ask for.
 
@@ -79,9 +92,14 @@ def not_delivered(ctx: Context) -> Iterator[Hit]:
         than fc takes: a shape error at the first prefill, after minutes of loading, or an assertion in the packer.
     Example: id 8 asks for the output of layer 8 of 8, which LlamaForCausalLM never captures: two states come back where fc takes three
     Fix: Retrain with layers that the class captures, or serve with an engine that captures the last one (vLLM).
-    References: sglang 0.5.23 srt/models/llama.py:485-494, srt/layers/aux_hidden_states.py:84-90; vllm 0.33.0
-        model_executor/models/interfaces.py:1616-1617.
+    References: sglang 0.5.23 srt/models/llama.py:485-494, srt/layers/aux_hidden_states.py:84-90, for DFlash
+        srt/speculative/dflash_utils.py (run: ValueError for an id out of range); vllm 0.33.0
+        model_executor/models/interfaces.py:1616-1617, qwen3_dflash.py:839-845.
     """
+    assert ctx.draft is not None
+    if ctx.draft.algorithm in FAMILY:
+        yield from _parallel_not_delivered(ctx)
+        return
     capture = engine_capture(ctx)
     if capture is None or capture.source in ("default", "off") or capture.problem is None:
         return
@@ -100,6 +118,45 @@ def not_delivered(ctx: Context) -> Iterator[Hit]:
         pointer=_path(ctx),
         hint=f"{ctx.engine} says nothing while loading; the first prefill fails",
     )
+
+
+def _parallel_not_delivered(ctx: Context) -> Iterator[Hit]:
+    """Ids of a DFlash or DSpark draft that the engine refuses or never reaches; they always count outputs."""
+    assert ctx.engine is not None
+    ids, path = layer_ids(ctx)
+    depth = ctx.target.num_hidden_layers if ctx.target is not None else None
+    if ids is None or depth is None:
+        return
+    outputs = [k - 1 for k in ids] if path == "aux_hidden_state_layer_ids" else list(ids)
+    named, sglang = target_class(ctx), family(ctx.engine.name) == "sglang"
+    outside = [k for k, out in zip(ids, outputs, strict=True) if out >= depth or (sglang and out < 0)]
+    last = sglang and depth - 1 in outputs and _stops_before_last(ctx, named)
+    if outside:
+        effect = (
+            "SGLang raises ValueError (out-of-range layer id)"
+            if sglang
+            else f"{len(ids) - len(outside)} states come back where fc takes {len(ids)}"
+        )
+        yield Hit(
+            f"{path} {list(ids)} holds {outside[0]}, which names no layer of a target of {depth}: {effect}",
+            pointer="/" + path,
+            hint="write the ids that the draft was trained with; is this its target?",
+        )
+    elif last:
+        yield Hit(
+            f"{path} {list(ids)}: the output of layer {depth - 1} of {depth} is never captured by {named}: {len(ids) - 1} states come "
+            f"back where fc takes {len(ids)}",
+            pointer="/" + path,
+            hint="vLLM captures the last layer's output",
+        )
+
+
+def _stops_before_last(ctx: Context, named: str | None) -> bool:
+    """Whether the class is known to count outputs and to stop before the last one."""
+    if named is None or ctx.engine is None or named in LAST_LAYER_SINCE:
+        return False
+    policy, _ = id_policy(ctx.engine, named)
+    return policy in ("plus1", "plus1_if_first_is_1")
 
 
 def _is_graph_problem(problem: str) -> bool:
@@ -132,7 +189,7 @@ def invalid(ctx: Context) -> Iterator[Hit]:
         if wrong:
             yield Hit(f"{path} holds {wrong[0]!r}, which is no integer", pointer="/" + path)
             continue
-        low = -1 if path.endswith("target_layer_ids") and ctx.draft.algorithm.startswith("dflash") else 0
+        low = -1 if path.endswith("target_layer_ids") and ctx.draft.algorithm in FAMILY else 0
         negative = [v for v in value if v < low]
         twice = sorted({v for v in value if value.count(v) > 1})
         if negative:
@@ -169,15 +226,27 @@ def not_read(ctx: Context) -> Iterator[Hit]:
     trained = ctx.draft.facts.capture_layers
     depth = ctx.target.num_hidden_layers if ctx.target else None
     engine = family(ctx.engine.name)
+    capture = engine_capture(ctx)
+    if capture is None or capture.source == "off":
+        return
+    takes = capture.layers if capture.source == "default" else None
     if engine == "trtllm":
         yield from _trtllm(ctx)
+    read_nowhere = capture.source == "default" and capture.problem is not None
+    if read_nowhere and (nested if engine == "sglang" else top) is not None and takes != trained:
+        yield Hit(
+            f"{capture.problem}{f' (outputs of {list(takes)})' if takes else ''}{_trained(trained)}",
+            pointer=_path(ctx) if engine == "sglang" else "/" + TOP,
+            severity=None if takes is not None and trained is not None else Severity.WARNING,
+            hint=f"serve with a newer {ctx.engine.name}",
+        )
+        return
     if engine == "sglang" and nested is None and top is not None:
-        same = depth is not None and trained == default_layers(depth)
-        if same:
+        if takes is not None and trained == takes:
             return
         yield Hit(
             f"the ids {list(top)} stand on the config's top level, where SGLang doesn't look: it captures its default layers "
-            + (f"(outputs of {list(default_layers(depth))})" if depth else "(2, N//2, N-3)")
+            + (f"(outputs of {list(takes)})" if takes is not None else "(2, N//2, N-3)")
             + f", and the draft was trained on the outputs of {list(trained or ())}",
             pointer="/" + TOP,
             severity=None if depth is not None else Severity.WARNING,
@@ -256,7 +325,8 @@ def off_by_one(ctx: Context) -> Iterator[Hit]:
     Example: SGLang adds 1 to [2, 4, 5] for this target and captures the outputs of layers 2, 4, 5; the same list in vLLM's
         convention means 1, 3, 4
     Fix: ckpt fix-keys IN OUT --target TARGET writes ids that the class reads as the draft was trained.
-    References: sglang 0.5.23 srt/models/llama.py:929-941, deepseek_v2.py:3458-3473, gpt_oss.py:1337-1352; sglang#25454.
+    References: sglang 0.5.23 srt/models/llama.py:929-941, deepseek_v2.py:3458-3473, gpt_oss.py:1337-1352; sglang#25454. Where both
+        fields are written, SGLang reads the nested one and vLLM the top-level one: they must name the same layers.
     """
     assert ctx.draft is not None and ctx.engine is not None
     capture = engine_capture(ctx)
@@ -265,15 +335,34 @@ def off_by_one(ctx: Context) -> Iterator[Hit]:
         return
     ids = list(capture.configured or ())
     if trained is None:
-        if ctx.draft.ambiguous_capture is None:
-            return
         return  # CAP003 says that nothing decides it
+    if family(ctx.engine.name) == "vllm":
+        yield from _spellings_disagree(ctx, capture)
     if capture.layers != trained:
         yield Hit(
             f"{ctx.engine} reads the ids {ids} for {target_class(ctx) or 'this target'} as outputs of layers {list(capture.layers)}; "
             f"the list looks like outputs of {list(trained)}",
             pointer=_path(ctx),
             hint="ckpt fix-keys IN OUT --target TARGET writes ids that this class reads as the draft was trained",
+        )
+
+
+def _spellings_disagree(ctx: Context, capture: Capture) -> Iterator[Hit]:
+    """Nested and top-level ids that name different layers, however the nested ones count."""
+    nested, top = written_ids(ctx)
+    if nested is None or top is None or capture.source != "top-level":
+        return
+    named = target_class(ctx)
+    outputs, inputs = tuple(sorted(set(nested))), tuple(sorted({k - 1 for k in nested}))
+    policy = id_policy(resolve("sglang", "default"), named)[0] if named is not None else None
+    # Classes that take ids as written let both fields hold the same list; the others add one to the nested ones.
+    readings = (outputs,) if policy == "plus1" else (outputs, inputs)
+    if capture.layers not in readings:
+        yield Hit(
+            f"the ids {list(top)} on the top level are outputs of layers {list(capture.layers or ())}, and those in eagle_config "
+            f"{list(nested)} of {list(readings[0])}: vLLM reads the first, SGLang the second, and the draft was trained on one of them",
+            pointer="/" + TOP,
+            hint="top-level ids are the nested ones plus one",
         )
 
 
@@ -295,11 +384,22 @@ def absent(ctx: Context) -> Iterator[Hit]:
     if nested is not None or top is not None:
         return
     depth = ctx.target.num_hidden_layers if ctx.target else None
+    capture = engine_capture(ctx)
+    takes = capture.layers if capture is not None else None
     layers = (
-        f"the outputs of layers {list(default_layers(depth))}"
-        if depth
+        f"the outputs of layers {list(takes)}"
+        if takes is not None
         else "the states entering layers 2, N//2 and N-3"
     )
+    if depth is not None and takes is not None and takes != default_layers(depth):
+        yield Hit(
+            f"config.json states no capture ids (eagle_aux_hidden_state_layer_ids): {target_class(ctx)} captures {layers} by default, one "
+            f"later than every other class ({list(default_layers(depth))})",
+            file="config.json",
+            severity=Severity.WARNING,
+            hint="write the ids that the draft was trained with",
+        )
+        return
     own_default = ctx.draft.format in ("safeailab", "angelslim", "sglang", "specforge")
     # A speculators or vLLM config states its ids as a rule, so their absence there is a loss, not a habit.
     yield Hit(
@@ -363,12 +463,15 @@ def unsorted(ctx: Context) -> Iterator[Hit]:
         list, fc's blocks meet the wrong layers, without a word.
     Example: the ids [58, 30, 2] don't ascend: engines concatenate the states by layer
     Fix: Sort the ids, and permute fc's column blocks (and fc_norm) if training kept the list's order.
-    References: sglang 0.5.23 srt/models/llama.py:485-494; vllm 0.33.0 model_executor/models/interfaces.py:1616-1617.
+    References: sglang 0.5.23 srt/models/llama.py:485-494 (DFlash ids the same way; Qwen3.5's text class raises ValueError); vllm 0.33.0
+        model_executor/models/interfaces.py:1616-1617.
     """
     assert ctx.draft is not None
-    if ctx.draft.algorithm not in EAGLE3:
-        return
-    for path, ids in zip((NESTED, TOP), written_ids(ctx), strict=True):
+    found = [*zip((NESTED, TOP), written_ids(ctx), strict=True)]
+    if ctx.draft.algorithm in FAMILY:
+        ids, at = layer_ids(ctx)
+        found = [(at, ids)]
+    for path, ids in found:
         if ids is not None and list(ids) != sorted(ids):
             yield Hit(
                 f"{path} {list(ids)} doesn't ascend: engines concatenate the states by layer, and fc's blocks must be in that order",
@@ -457,3 +560,59 @@ def graphs(ctx: Context) -> Iterator[Hit]:
         severity=None if decided else Severity.WARNING,
         hint="serve with sglang >= 0.5.11, or with --disable-cuda-graph",
     )
+
+
+@check("CAP013", "captured-layers-declined", Severity.ERROR, needs=("draft", "engine"))
+def declined(ctx: Context) -> Iterator[Hit]:
+    """use_aux_hidden_state is false, and fc was trained on captured layers.
+
+    Checks: with eagle_config.use_aux_hidden_state false there is no fc over several captured layers.
+    Why: the engines then hand over the target's last hidden state alone. Its width is the draft's, so fc is skipped (SGLang) or dropped
+        (vLLM) without a word, and the head sees states that it was never trained on.
+    Example: eagle_config.use_aux_hidden_state is false and fc.weight takes 3 x 64 inputs: fc is skipped without a word
+    Fix: Set it to true, or remove it.
+    References: sglang 0.5.23 srt/model_executor/model_runner_components/spec_aux_hidden_state.py:189, srt/models/llama_eagle3.py:237-247
+        (from 0.5.8 on); vllm 0.33.0 model_executor/models/llama_eagle3.py:180 (run: fc dropped).
+    """
+    assert ctx.draft is not None and ctx.engine is not None
+    capture = engine_capture(ctx)
+    if not aux_declined(ctx) or capture is None or capture.source != "off":
+        return
+    fc = ctx.draft.tensors["fc.weight"]
+    yield Hit(
+        f"eagle_config.use_aux_hidden_state is false and {fc} takes {ctx.checkpoint.tensors[fc].shape[1]} inputs, more than one hidden "
+        f"state: {ctx.engine} hands over the target's last one alone, and fc is skipped without a word",
+        pointer="/eagle_config/use_aux_hidden_state",
+        hint="set it to true, or remove it",
+    )
+
+
+@check(
+    "CAP016",
+    "target-depth-differs",
+    Severity.WARNING,
+    needs=("draft", "config", "target.num_hidden_layers"),
+    after=("CAP005",),
+)
+def depth_differs(ctx: Context) -> Iterator[Hit]:
+    """The draft was made for a target of another depth.
+
+    Checks: num_target_layers is the target's number of layers.
+    Why: the captured layers were chosen for another target. SGLang says so in a warning and goes on.
+    Example: num_target_layers is 36 and the target has 8 layers
+    Fix: Use the draft that was trained for this target.
+    References: sglang 0.5.23 srt/model_executor/model_runner_components/spec_aux_hidden_state.py:236-245.
+    """
+    assert ctx.draft is not None and ctx.target is not None
+    config = ctx.checkpoint.config or {}
+    for path in ("dflash_config/num_target_layers", "num_target_layers"):
+        stated = pointer(config, path)
+        if isinstance(stated, int) and not isinstance(stated, bool):
+            if stated != ctx.target.num_hidden_layers:
+                yield Hit(
+                    f"{path} is {stated} and {ctx.target.id} has {ctx.target.num_hidden_layers} layers: the draft was made for another "
+                    "target",
+                    pointer="/" + path,
+                    hint="use the draft that was trained for this target",
+                )
+            return

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os.path
+import re
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.checks.base import Context, Hit, check
+from ckpt_tools.checks.needs import newer_release
+from ckpt_tools.checks.parallel import FAMILY as DFLASH_FAMILY
+from ckpt_tools.checks.quantization import quantises_plain_tensors
 from ckpt_tools.engines.history import family
 from ckpt_tools.formats import formats
 from ckpt_tools.model import Fix, Severity
@@ -14,9 +19,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+#: What engines say when architectures names no class of theirs (vllm 0.33.0 model_executor/models/registry.py:1249, where it is looked
+#: up while the config is read; sglang 0.5.23 srt/model_loader/utils.py:111-195). Whatever else they say while building is about the config.
+_NO_CLASS = ("Model architectures", "Cannot find model module", "has no SGlang implementation")
+
+
 def _about_class(refused: str) -> bool:
-    """vLLM looks the class up while it reads the config (vllm 0.33.0 model_executor/models/registry.py:1249)."""
-    return "Model architectures" in refused
+    return any(said in refused for said in _NO_CLASS)
+
+
+def _said_elsewhere(ctx: Context, refused: str) -> bool:
+    """Whether the refusal is about something that LAY002, LAY003, LAY005 or QNT002 finds by itself."""
+    if "quantization" in refused and quantises_plain_tensors(ctx):
+        return True
+    layers = ctx.draft.facts.num_layers if ctx.draft is not None else None
+    return "only supports 1 layer" in refused and (layers or 1) > 1
 
 
 def _config(ctx: Context) -> dict[str, Any]:
@@ -28,12 +45,13 @@ def _config(ctx: Context) -> dict[str, Any]:
     "config-refused",
     Severity.ERROR,
     needs=("load", "config"),
-    after=("CFG005", "CFG007", "HED002", "HED008", "PAR002", "LAY003", "MTP"),
+    after=("CFG005", "CFG006", "CFG007", "HED002", "HED008", "PAR002", "CAP005", "CAP006", "SHP006", "MTP"),
 )
 def config_refused(ctx: Context) -> Iterator[Hit]:
     """The engine refuses the draft's config.json.
 
-    Checks: the engine reads the config: model_type is known to it, the fields that it needs are there and of the right kind.
+    Checks: the engine reads the config and can build its class from it: model_type is known to it, the fields that it needs are
+        there and of the right kind.
     Why: the server refuses to start. A speculators folder has no model_type, so SGLang refuses it; the launcher says so before
         any GPU work.
     Example: SGLang refuses config.json: Unrecognized model. Should have a `model_type` key in its config.json
@@ -41,19 +59,25 @@ def config_refused(ctx: Context) -> Iterator[Hit]:
     References: sglang 0.5.23 srt/utils/hf_transformers/config.py:215-233; vllm 0.33.0 transformers_utils/config.py:342-468.
     """
     assert ctx.load is not None
-    if ctx.load.refused is None or ctx.load.stage != "config" or _about_class(ctx.load.refused):
+    refused, stage = ctx.load.refused, ctx.load.stage
+    if refused is None or stage not in ("config", "class") or _about_class(refused):
+        return
+    if _said_elsewhere(ctx, refused):
         return
     kind = _config(ctx).get("model_type")
     speculators = ctx.draft is not None and ctx.draft.format == "speculators"
+    flat = speculators and family(ctx.engine.name if ctx.engine else "") == "sglang"
+    about_type = stage == "config" and kind is not None
     yield Hit(
-        f"{ctx.engine} refuses config.json"
-        + (f" (model_type {kind!r})" if kind is not None else "")
-        + f": {ctx.load.refused}",
-        pointer="/model_type" if "model_type" in _config(ctx) else None,
+        f"{ctx.engine} {'refuses' if stage == 'config' else 'cannot build the draft from'} config.json"
+        + (f" (model_type {kind!r})" if about_type else "")
+        + f": {refused}",
+        pointer="/model_type" if about_type else None,
         file="config.json",
         hint="ckpt fix-keys IN OUT --to sglang writes a flat config with model_type"
-        if speculators and family(ctx.engine.name if ctx.engine else "") == "sglang"
-        else "write a config that the engine reads; ckpt fix-keys IN OUT does for the formats that it knows",
+        if flat
+        else newer_release(ctx)
+        or "write a config that the engine reads; ckpt fix-keys IN OUT does for the formats that it knows",
         fix=Fix("ckpt fix-keys IN OUT", safe=True) if speculators else None,
     )
 
@@ -63,7 +87,7 @@ def config_refused(ctx: Context) -> Iterator[Hit]:
     "architecture-unknown",
     Severity.ERROR,
     needs=("load", "config"),
-    after=("CFG002", "CFG007", "PAR002", "CFG005", "HED008", "LAY003", "LAY005", "CFG006"),
+    after=("CFG002", "CFG007", "PAR002", "ENG003"),
 )
 def architecture_unknown(ctx: Context) -> Iterator[Hit]:
     """The engine has no class of the name in architectures.
@@ -76,13 +100,13 @@ def architecture_unknown(ctx: Context) -> Iterator[Hit]:
         model_executor/models/registry.py:655-745, 1249.
     """
     assert ctx.load is not None
-    if ctx.load.refused is None or not (ctx.load.stage == "class" or _about_class(ctx.load.refused)):
+    if ctx.load.refused is None or not _about_class(ctx.load.refused):
         return
     yield Hit(
         f"architectures {_config(ctx).get('architectures')} is not known to {ctx.engine}: {ctx.load.refused}",
         pointer="/architectures" if "architectures" in _config(ctx) else None,
         file="config.json",
-        hint="ckpt fix-keys IN OUT --to sglang (or vllm) writes the engine's own name",
+        hint=newer_release(ctx) or "ckpt fix-keys IN OUT --to sglang (or vllm) writes the engine's own name",
     )
 
 
@@ -198,22 +222,23 @@ def null_field(ctx: Context) -> Iterator[Hit]:
 def activation(ctx: Context) -> Iterator[Hit]:
     """hidden_act isn't one that the engine's draft class has.
 
-    Checks: hidden_act is silu for EAGLE and EAGLE-3 drafts.
+    Checks: hidden_act is silu; SGLang's DFlash classes take swigluoai, too.
     Why: both engines raise while building the layer.
     Example: hidden_act is gelu; SGLang's class takes silu alone and raises
     Fix: No engine serves it; retrain with silu (speculators train --draft-hidden-act silu).
-    References: sglang 0.5.23 srt/models/llama.py:116-119 (run); vllm 0.33.0 model_executor/models/llama.py:112.
+    References: sglang 0.5.23 srt/models/llama.py:116-119, dflash.py:493 (run); vllm 0.33.0 model_executor/models/llama.py:112,
+        qwen3_dflash.py (run).
     """
     assert ctx.draft is not None and ctx.engine is not None
     act = ctx.draft.facts.hidden_act
-    if (
-        act in (None, "silu")
-        or ctx.draft.algorithm not in ("eagle3", "eagle", "peagle")
-        or ctx.engine.name == "trtllm"
-    ):
+    parallel = ctx.draft.algorithm in DFLASH_FAMILY
+    takes = ("silu", "swigluoai") if parallel and family(ctx.engine.name) == "sglang" else ("silu",)
+    if act is None or act in takes or ctx.draft.algorithm == "mtp" or ctx.engine.name == "trtllm":
+        return
+    if parallel and ctx.load is not None and not ctx.load.refused:
         return
     yield Hit(
-        f"hidden_act is {act}; {ctx.engine}'s draft class takes silu alone and raises ValueError",
+        f"hidden_act is {act}; {ctx.engine}'s draft class takes {' or '.join(takes)} alone and raises ValueError",
         pointer="/transformer_layer_config/hidden_act"
         if ctx.draft.format == "speculators"
         else "/hidden_act",
@@ -274,6 +299,48 @@ def verifier_not_target(ctx: Context) -> Iterator[Hit]:
         severity=Severity.INFO if named.startswith(("/", ".", "~")) else None,
         hint="check that the draft is meant for this target",
     )
+
+
+#: What vLLM takes as a repository on the Hub (one slash at most, no path).
+_REMOTE = re.compile(r"[A-Za-z0-9_-][\w.-]*(/[\w.-]+)?")
+
+
+@check(
+    "CFG017",
+    "verifier-not-remote",
+    Severity.INFO,
+    needs=("draft", "engine", "config"),
+    engines=("vllm",),
+    after=("CFG002",),
+)
+def verifier_not_remote(ctx: Context) -> Iterator[Hit]:
+    """`vllm serve` of the draft's own folder needs a verifier on the Hub.
+
+    Checks: a speculators config names a repository as its verifier, when the folder itself is served.
+    Why: vLLM replaces the served model by the verifier that the config names, and refuses a local path or none.
+    Example: the verifier is /data/Qwen3-8B: `vllm serve` of this folder itself is refused
+    Fix: Serve the target, with the draft in --speculative-config.
+    References: vllm 0.33.0 transformers_utils/config.py:800-876 (run).
+    """
+    assert ctx.draft is not None
+    if ctx.draft.format != "speculators" or (ctx.checkpoint.config or {}).get("speculators_config") is None:
+        return
+    name = ctx.draft.facts.verifier.name if ctx.draft.facts.verifier else None
+    if name is not None and _REMOTE.fullmatch(name):
+        return
+    itself = ctx.launch is not None and ctx.launch.model is not None and _same_folder(ctx, ctx.launch.model)
+    if ctx.launch is not None and not itself:
+        return
+    yield Hit(
+        f"the verifier is {name or 'not named'}: `vllm serve` of this folder itself is refused, as vLLM takes the target's model from there",
+        pointer="/speculators_config/verifier/name_or_path",
+        severity=Severity.ERROR if itself else None,
+        hint="serve the target, with the draft in --speculative-config",
+    )
+
+
+def _same_folder(ctx: Context, model: str) -> bool:
+    return os.path.abspath(model) == os.path.abspath(ctx.checkpoint.path)
 
 
 @check("CFG013", "config-schema", Severity.WARNING, needs=("draft", "config"), after=("CFG002", "CFG005"))

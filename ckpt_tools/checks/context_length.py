@@ -9,6 +9,8 @@ from ckpt_tools.engines.history import holds, transformers_pin
 from ckpt_tools.engines.sglang.hf import read as read_config
 from ckpt_tools.engines.sglang.refusal import Refused
 from ckpt_tools.engines.versions import parse
+from ckpt_tools.engines.vllm.hf import auto_config
+from ckpt_tools.engines.vllm.refusal import Refused as VllmRefused
 from ckpt_tools.model import Severity
 from ckpt_tools.targets import context_length, derived_context_length
 
@@ -35,18 +37,6 @@ def draft_length(ctx: Context) -> int | None:
     return derived_context_length(flat, transformers=parse(pinned).major)
 
 
-def served_length(ctx: Context) -> tuple[int | None, str]:
-    """(positions that are served, what says so)."""
-    if ctx.context_length is not None:
-        return ctx.context_length, "--context-length"
-    flag = ctx.launch.context_length if ctx.launch is not None else None
-    if flag is not None:
-        return flag, "the launch command"
-    if ctx.target is not None:
-        return context_length(ctx.target), f"the target {ctx.target.id}"
-    return None, ""
-
-
 def override_set(ctx: Context) -> bool:
     """Whether the launch sets the variable that lets a longer context through."""
     env = ctx.launch.env if ctx.launch is not None else {}
@@ -63,7 +53,7 @@ def _pointer(ctx: Context) -> str:
     "CTX001",
     "draft-context-too-short",
     Severity.ERROR,
-    needs=("draft", "engine", "config"),
+    needs=("draft", "engine", "config", "served"),
     engines=("sglang",),
     after=("CFG002",),
 )
@@ -78,10 +68,10 @@ def too_short(ctx: Context) -> Iterator[Hit]:
     References: sglang 0.5.23 srt/configs/model_config.py:1291-1326, srt/speculative/eagle_worker_v2.py:228-229; a warning only up
         to 0.4.10.post2, an error from 0.5.1.
     """
-    assert ctx.engine is not None
+    assert ctx.engine is not None and ctx.served is not None
     mine = draft_length(ctx)
-    served, says = served_length(ctx)
-    if mine is None or served is None or ctx.draft is None or ctx.draft.algorithm == "mtp":
+    served, says = ctx.served
+    if mine is None or ctx.draft is None or ctx.draft.algorithm == "mtp":
         return
     own = context_length(ctx.target) if ctx.target is not None else None
     if served <= mine:
@@ -132,7 +122,7 @@ def _flat(ctx: Context) -> Mapping[str, Any]:
     "CTX002",
     "draft-context-short-on-vllm",
     Severity.WARNING,
-    needs=("draft", "engine", "config"),
+    needs=("draft", "engine", "config", "served"),
     engines=("vllm",),
     after=("CFG002",),
 )
@@ -146,10 +136,11 @@ def short_on_vllm(ctx: Context) -> Iterator[Hit]:
     Fix: Serve with --max-model-len 128, or write the length that the draft was trained for.
     References: vllm 0.33.0 config/speculative.py:104-113, 1806-1846, config/vllm.py:3025-3051, v1/worker/gpu_model_runner.py:677-680.
     """
-    assert ctx.draft is not None
-    mine = ctx.draft.facts.max_position_embeddings
-    served, says = served_length(ctx)
-    if mine is None or served is None or served <= mine or ctx.draft.algorithm == "mtp":
+    assert ctx.draft is not None and ctx.served is not None
+    stated = ctx.draft.facts.max_position_embeddings
+    mine = stated if stated is not None else _default_on_vllm(ctx)
+    served, says = ctx.served
+    if mine is None or served <= mine or ctx.draft.algorithm == "mtp":
         return
     kind = (
         ctx.draft.facts.rope.scaling.get("rope_type")
@@ -162,8 +153,22 @@ def short_on_vllm(ctx: Context) -> Iterator[Hit]:
         effect = f"vLLM's V1 runner drafts zeros for sequences longer than {mine}"
     else:
         effect = "vLLM raises the draft's length and says so; the head drafts at positions it never saw"
+    shown = f"is {mine}" if stated is not None else f"is absent, so {mine} by the config's class,"
     yield Hit(
-        f"max_position_embeddings is {mine} and {served} is served ({says}): {effect}",
-        pointer=_pointer(ctx),
+        f"max_position_embeddings {shown} and {served} is served ({says}): {effect}",
+        pointer=_pointer(ctx) if stated is not None else None,
+        file="config.json",
         hint=f"serve with --max-model-len {mine}, or write the length that the draft was trained for",
     )
+
+
+def _default_on_vllm(ctx: Context) -> int | None:
+    """What the config's class takes where a flat config states no length."""
+    config = ctx.checkpoint.config or {}
+    if "model_type" not in config or isinstance(config.get("transformer_layer_config"), dict):
+        return None
+    try:
+        value = auto_config(config).get("max_position_embeddings")
+    except VllmRefused:
+        return None  # CFG002 says it
+    return value if isinstance(value, int) else None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ckpt_tools.checks.base import Context, Hit, check
 from ckpt_tools.checks.capture import target_class
+from ckpt_tools.checks.needs import ALGORITHM_FACT, HOOK_ALGORITHM, needed_release
 from ckpt_tools.engines import contract_note
 from ckpt_tools.engines.history import family, first_release, holds
 from ckpt_tools.engines.hooks import serves
@@ -16,18 +17,8 @@ from ckpt_tools.model import Severity
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Algorithm of a draft -> the name under which hooks are kept.
-HOOK_ALGORITHM = {
-    "eagle3": "eagle3",
-    "eagle": "eagle",
-    "peagle": "eagle3",
-    "dflash": "dflash",
-    "dflash2": "dflash",
-    "dspark": "dspark",
-}
 
-
-@check("ENG001", "target-lacks-hooks", Severity.ERROR, needs=("draft", "engine"))
+@check("ENG001", "target-lacks-hooks", Severity.ERROR, needs=("draft", "engine"), after=("ENG003",))
 def lacks_hooks(ctx: Context) -> Iterator[Hit]:
     """The target's class can't serve this algorithm in this release.
 
@@ -64,24 +55,18 @@ def lacks_hooks(ctx: Context) -> Iterator[Hit]:
     Severity.ERROR,
     needs=("draft", "engine"),
     engines=("sglang",),
-    after=("ENG001",),
 )
 def algorithm_unknown(ctx: Context) -> Iterator[Hit]:
-    """This release doesn't know the draft's algorithm or class.
+    """This release doesn't know the draft's algorithm.
 
-    Checks: the release has the algorithm (DFLASH from 0.5.11, DSPARK from 0.5.16) and the draft's class.
+    Checks: the release has the draft's algorithm: DFLASH from 0.5.11, DSPARK from 0.5.16, DFlash2 from 0.5.19, Domino from 0.5.20.
     Why: the server refuses the flag or the architecture.
     Example: DFLASH: SGLang has it from 0.5.11 on, and this is 0.5.9
     Fix: Serve with a newer release.
     References: sglang srt/speculative/spec_info.py by release (engine history algo.DFLASH, algo.DSPARK).
     """
     assert ctx.draft is not None and ctx.engine is not None
-    fact = {
-        "dflash": "algo.DFLASH",
-        "dflash2": "dflash.DFlash2",
-        "domino": "dflash.domino",
-        "dspark": "algo.DSPARK",
-    }.get(ctx.draft.algorithm)
+    fact = ALGORITHM_FACT.get(ctx.draft.algorithm)
     if fact is not None and holds(fact, ctx.engine) is False:
         first = first_release(fact)
         yield Hit(
@@ -127,50 +112,6 @@ def not_modelled(ctx: Context) -> Iterator[Hit]:
         "and the target were checked",
         hint="start the engine and read its log with ckpt watch",
     )
-
-
-def needed_release(ctx: Context) -> tuple[str | None, list[tuple[str, str]]]:
-    """(the first SGLang release that serves this pair as it is, what asks for it).
-
-    The names alone decide most: ``layers.0.*`` is taken from 0.5.12 on, and loads as nothing in 0.4.9 to 0.5.11.
-    """
-    assert ctx.draft is not None
-    needs: list[tuple[str, str]] = []
-    facts = ctx.draft.facts
-    if ctx.draft.algorithm == "eagle3":
-        kind = "mla" if facts.layer_type == "mla" else "llama"
-        if kind == "mla":
-            needs.append((first_release("draft.Eagle3DeepseekV2ForCausalLM") or "", "the MLA draft class"))
-        elif any(
-            native.removeprefix(ctx.draft.wrapper).startswith("layers.0.")
-            for native in ctx.draft.tensors.values()
-        ):
-            needs.append(
-                (
-                    first_release("eagle3.names.layers0") or "",
-                    "layers.0.* names (they load as nothing before)",
-                )
-            )
-        for flag in ("norm_before_fc", "fc_norm", "norm_output"):
-            fact = f"eagle3.{flag}.{kind}"
-            if getattr(facts, flag) and not (flag == "norm_before_fc" and kind == "mla"):
-                needs.append((first_release(fact) or "", flag))
-        if (facts.num_layers or 1) > 1 and kind != "mla":
-            needs.append((first_release("eagle3.multilayer") or "", f"{facts.num_layers} draft layers"))
-        if facts.num_aux not in (None, 3):
-            needs.append((first_release("eagle3.num_aux") or "", f"{facts.num_aux} captured layers"))
-    target = target_class(ctx)
-    algorithm = HOOK_ALGORITHM.get(ctx.draft.algorithm)
-    if target is not None and algorithm is not None:
-        from ckpt_tools.engines.history import releases_read
-        from ckpt_tools.model import Engine
-
-        oldest = releases_read("sglang")[0]
-        served = serves(Engine("sglang", oldest, oldest), target, algorithm)
-        if served.needs:
-            needs.append((served.needs, f"{target}'s hooks"))
-    needs = [n for n in needs if n[0]]
-    return (max((v for v, _ in needs), key=parse) if needs else None), needs
 
 
 @check(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckpt_tools.checks.base import Context, Hit, check
-from ckpt_tools.engines.history import family
+from ckpt_tools.engines.history import family, first_release, holds
 from ckpt_tools.model import Severity
 
 if TYPE_CHECKING:
@@ -105,20 +105,23 @@ def tied(ctx: Context) -> Iterator[Hit]:
     "embedding-replaced",
     Severity.ERROR,
     needs=("draft", "engine", "same", "target.embed_tensor"),
-    engines=("sglang", "trtllm"),
+    after=("SHP003", "VOC010"),
 )
 def embedding_replaced(ctx: Context) -> Iterator[Hit]:
-    """The draft's embedding differs from the target's, and the engine replaces it.
+    """The draft's embedding or head isn't the target's.
 
-    Checks: (with the target's shards at hand) embed_tokens.weight equals the target's embedding.
+    Checks: (with the target's shards at hand) embed_tokens.weight and a full-vocabulary lm_head.weight have the shape of the target's
+        matrices; the embedding's values are the target's (a few rows are compared, all with --deep).
     Why: SGLang and TensorRT-LLM put the target's embedding in its place unless the widths differ; a head trained with another one
-        drafts worse.
+        drafts worse. vLLM keeps a draft's own: right if it was trained, wrong if it is a stale or untrained copy.
     Example: embed_tokens.weight differs from the target's model.embed_tokens.weight
-    Fix: Serve with vLLM, which keeps it.
+    Fix: Serve with vLLM if it was trained; else take it from the target, or leave it out.
     References: sglang 0.5.23 srt/speculative/eagle_worker_v2.py:353-363; TensorRT-LLM _torch/models/modeling_speculative.py
-        Eagle3DraftModel.__init__, Eagle3ForCausalLM.load_weights_from_target_model.
+        Eagle3DraftModel.__init__, Eagle3ForCausalLM.load_weights_from_target_model; vllm 0.33.0 v1/worker/gpu/spec_decode/eagle/utils.py:
+        45-77.
     """
     assert ctx.draft is not None and ctx.target is not None and ctx.same is not None
+    yield from _head_shape(ctx)
     native, theirs = ctx.draft.tensors.get("embed_tokens.weight"), ctx.target.embed_tensor
     facts = ctx.draft.facts
     if native is None or theirs is None or facts.target_hidden_size not in (None, facts.hidden_size):
@@ -136,6 +139,14 @@ def embedding_replaced(ctx: Context) -> Iterator[Hit]:
                 f"{native} is {list(mine)} and the target's {theirs} is {list(other)}: the draft belongs to another model",
                 tensor=native,
             )
+        elif family(name) == "vllm":
+            trained = facts.embed_requires_grad or ctx.draft.algorithm == "peagle"
+            yield Hit(
+                f"{native} differs from the target's {theirs}: vLLM keeps the draft's own, which is right only if it was trained",
+                tensor=native,
+                severity=Severity.INFO if trained else Severity.WARNING,
+                hint="if it is an old copy, remove it: vLLM then shares the target's",
+            )
         else:
             yield Hit(
                 f"{native} differs from the target's {theirs}: {'SGLang' if family(name) == 'sglang' else name} replaces it, and if "
@@ -144,6 +155,24 @@ def embedding_replaced(ctx: Context) -> Iterator[Hit]:
                 severity=None if facts.embed_requires_grad else Severity.WARNING,
                 hint="vLLM keeps a draft's own embedding",
             )
+
+
+def _head_shape(ctx: Context) -> Iterator[Hit]:
+    """A head of the target's whole vocabulary that has another shape than the target's."""
+    assert ctx.draft is not None and ctx.target is not None
+    native, theirs = ctx.draft.tensors.get("lm_head.weight"), ctx.target.lm_head_tensor
+    facts = ctx.draft.facts
+    if native is None or theirs is None or ctx.target_tensors is None or theirs not in ctx.target_tensors:
+        return
+    mine, other = ctx.checkpoint.tensors[native].shape, ctx.target_tensors[theirs].shape
+    whole = "d2t" not in ctx.draft.tensors and facts.draft_vocab_size in (None, facts.vocab_size)
+    if whole and len(mine) == len(other) == 2 and mine[0] != other[0] and facts.vocab_size == mine[0]:
+        yield Hit(
+            f"{native} has {mine[0]} rows and the target's {theirs} has {other[0]}: row i of one isn't row i of the other, or one is padded",
+            tensor=native,
+            severity=Severity.WARNING,
+            hint="use the draft that was trained for this target",
+        )
 
 
 @check(
@@ -224,8 +253,18 @@ def size_missing(ctx: Context) -> Iterator[Hit]:
     present = "draft_vocab_size" in config
     refused = ctx.load is not None and ctx.load.refused is not None
     vocab = ctx.draft.facts.vocab_size
+    if present and sglang and (rows is None or rows == vocab) and not refused:
+        return  # null on purpose: the target's head is shared
+    if present and sglang and holds("vocab.draft_vocab_null", ctx.engine) is False:
+        yield Hit(
+            f"draft_vocab_size is null: SGLang shares the target's head then from {first_release('vocab.draft_vocab_null')} on, and this is "
+            f"{ctx.engine.version}",
+            pointer="/draft_vocab_size",
+            hint=f"serve with sglang >= {first_release('vocab.draft_vocab_null')}",
+        )
+        return
     if present and sglang and (rows is None or rows == vocab):
-        return  # null on purpose: the target's head is shared (SGLang 0.5.2 and later)
+        return  # something else is refused
     if not sglang and (not refused or ctx.engine.name == "trtllm") and (rows is None or rows == vocab):
         return
     if sglang and not present and ctx.draft.facts.layer_type == "mla" and (rows is None or rows == vocab):

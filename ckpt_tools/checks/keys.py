@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckpt_tools.checks.base import Context, Hit, check
+from ckpt_tools.checks.capture import aux_declined
+from ckpt_tools.checks.filling import starved
+from ckpt_tools.checks.layers import beyond_file
 from ckpt_tools.model import Fix, Severity
 
 if TYPE_CHECKING:
@@ -19,11 +22,6 @@ HARMLESS = ("t2d", "rotary_emb.", "verifier_norm", "inv_freq", "cos_cached", "si
 def is_harmless(name: str) -> bool:
     """Whether a tensor may go unread without any effect."""
     return any(part in name for part in HARMLESS)
-
-
-def starved(load: LoadMap) -> tuple[str, ...]:
-    """Parameters that stay uninitialised, wholly or in part."""
-    return tuple(n for n, f in load.parameters.items() if f.filled_by in ("nothing", "partly"))
 
 
 def groups(names: tuple[str, ...]) -> dict[str, list[str]]:
@@ -60,7 +58,7 @@ def _wanted_prefix(load: LoadMap, lost: list[str]) -> str | None:
     "tensor-ignored-by-engine",
     Severity.ERROR,
     needs=("load", "draft"),
-    after=("FIL", "KEY003", "NRM002", "NRM004", "NRM005", "LAY003", "KEY005", "KEY008"),
+    after=("FIL", "KEY003", "LAY010", "KEY008", "QNT002"),
 )
 def tensor_ignored(ctx: Context) -> Iterator[Hit]:
     """Tensors that reach no parameter of the class that the engine builds.
@@ -80,10 +78,17 @@ def tensor_ignored(ctx: Context) -> Iterator[Hit]:
     kept = {ctx.draft.tensors.get(n) for n in ("embed_tokens.weight", "lm_head.weight")}
     if ctx.draft.facts.draft_vocab_size == ctx.draft.facts.vocab_size:
         kept.add(ctx.draft.tensors.get("d2t"))  # nothing to map
+    if ctx.draft.algorithm == "peagle":
+        kept.add(ctx.draft.tensors.get("mask_hidden"))  # PAR016 says when it is read
+    kept |= _said_elsewhere(ctx)
     lost = tuple(
         n
         for n in load.unused
-        if not is_harmless(n) and n not in kept and n not in ctx.draft.dropped and not _twin(n)
+        if not is_harmless(n)
+        and n not in kept
+        and n not in ctx.draft.dropped
+        and not _twin(n)
+        and not n.endswith(".bias")  # KEY005
     )
     hungry = starved(load)
     for prefix, names in groups(lost).items():
@@ -110,6 +115,27 @@ def tensor_ignored(ctx: Context) -> Iterator[Hit]:
             )
 
 
+def _said_elsewhere(ctx: Context) -> set[str | None]:
+    """Unread tensors whose cause has a code of its own: norms (NRM002, NRM004, NRM005), layers beyond the count (LAY003), fc (CAP013)."""
+    assert ctx.draft is not None
+    stated = ctx.draft.facts.num_layers
+    read = {native for fill in (ctx.load.parameters if ctx.load else {}).values() for native in fill.sources}
+    norms = {native: c.split(".")[0] for c, native in ctx.draft.tensors.items()}
+    dropped_norms = {"input_norm", "fc_norm"} - {norms.get(native) for native in read}
+    said: set[str | None] = set()
+    for canonical, native in ctx.draft.tensors.items():
+        parts = canonical.split(".")
+        beyond = (
+            parts[0] == "layers" and parts[1].isdigit() and stated is not None and int(parts[1]) >= stated
+        )
+        qk = ctx.draft.algorithm in ("eagle3", "peagle") and parts[-2:-1] in (["q_norm"], ["k_norm"])
+        if beyond or qk or parts[0] in dropped_norms:
+            said.add(native)
+    if aux_declined(ctx):
+        said.add(ctx.draft.tensors.get("fc.weight"))
+    return said
+
+
 def _twin(name: str) -> bool:
     parts = name.split(".")
     return (
@@ -129,8 +155,8 @@ def _file(ctx: Context, name: str) -> str | None:
     "KEY002",
     "parameter-left-unfilled",
     Severity.ERROR,
-    needs=("load",),
-    after=("FIL", "KEY001", "KEY003", "LAY002", "QNT002", "HED001", "HED006", "CFG004"),
+    needs=("load", "draft"),
+    after=("FIL", "KEY001", "KEY003", "LAY010", "QNT002", "CFG004"),
 )
 def parameter_unfilled(ctx: Context) -> Iterator[Hit]:
     """Parameters that the engine builds and that no tensor fills.
@@ -146,7 +172,11 @@ def parameter_unfilled(ctx: Context) -> Iterator[Hit]:
     assert load is not None
     if load.refused:
         return
-    hungry = [n for n in starved(load) if "draft_id_to_target_id" not in n and "hot_token_id" not in n]
+    # lm_head, embed_tokens, the map and layers beyond the file's have codes of their own: HED001, HED006, VOC006, LAY002
+    own = ["draft_id_to_target_id", "hot_token_id"]
+    if ctx.draft is not None and ctx.draft.algorithm in ("eagle3", "peagle"):
+        own += [n for n in ("lm_head", "embed_tokens") if f"{n}.weight" not in ctx.draft.tensors]
+    hungry = [n for n in starved(load) if not any(part in n for part in own) and not beyond_file(ctx, n)]
     if not hungry:
         return
     partly = [n for n in hungry if load.parameters[n].filled_by == "partly"]
@@ -237,7 +267,7 @@ def bias_dropped(ctx: Context) -> Iterator[Hit]:
     "load-refused",
     Severity.ERROR,
     needs=("load",),
-    after=("FIL", "CFG", "KEY", "SHP", "VOC", "CAP", "NRM", "HED", "LAY", "PAR", "QNT", "MTP"),
+    after=("FIL", "CFG", "KEY", "SHP", "VOC", "CAP", "NRM", "HED", "LAY", "PAR", "QNT", "MTP", "ENG003"),
 )
 def load_refused(ctx: Context) -> Iterator[Hit]:
     """The engine refuses the draft, and no other check names the cause.
@@ -266,7 +296,7 @@ def load_refused(ctx: Context) -> Iterator[Hit]:
     "name-refused-by-engine",
     Severity.ERROR,
     needs=("load", "draft"),
-    after=("FIL", "KEY003", "NRM002", "NRM004", "LAY003", "VOC008", "HED008"),
+    after=("FIL", "KEY003", "NRM002", "NRM004", "LAY003", "LAY010", "VOC008", "HED008"),
 )
 def name_refused(ctx: Context) -> Iterator[Hit]:
     """The engine raises on a tensor name that it doesn't know.
@@ -282,11 +312,30 @@ def name_refused(ctx: Context) -> Iterator[Hit]:
     if refused is None or "no module or parameter named" not in refused:
         return
     named = refused.split("'")[1] if "'" in refused else ""
+    if named.split(".")[0] in ("input_norm", "fc_norm") and _flag_unknown(ctx, named.split(".")[0]):
+        return
+    spellings = (named, *(named.replace(fused, single) for fused, single in _FUSED if fused in named))
     culprit = next(
-        (n for n in ctx.checkpoint.tensors if n.startswith(named) or n.split(".")[0] == named), None
+        (
+            n
+            for n in ctx.checkpoint.tensors
+            if any(n.startswith(s) or n.split(".")[0] == s for s in spellings)
+        ),
+        None,
     )
     yield Hit(
         f"{ctx.engine} raises on the tensor {culprit or named}: {refused.split('. The available')[0]}",
         tensor=culprit,
         hint="ckpt fix-keys IN OUT --to vllm writes the names that vLLM knows, or remove the tensor",
     )
+
+
+#: Parameters that vLLM joins, and a name that the file has for them: it names the joined one when it raises.
+_FUSED = (("qkv_proj", "q_proj"), ("gate_up_proj", "gate_proj"))
+
+
+def _flag_unknown(ctx: Context, norm: str) -> bool:
+    """Whether the flag that goes with this norm is set, and NRM005 says that the engine doesn't know it."""
+    assert ctx.draft is not None
+    facts = ctx.draft.facts
+    return bool(facts.norm_before_fc if norm == "input_norm" else facts.fc_norm)

@@ -12,12 +12,29 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+def layer_numbers(ctx: Context) -> tuple[int, ...]:
+    """Numbers of the decoder layers that have tensors, ascending."""
+    names = ctx.draft.tensors if ctx.draft is not None else ()
+    return tuple(sorted({int(p[1]) for n in names if (p := n.split("."))[0] == "layers" and p[1].isdigit()}))
+
+
 def layers_in_file(ctx: Context) -> int | None:
-    """Decoder layers that the tensors make up; ``None`` without tensors."""
-    if ctx.draft is None or not ctx.draft.tensors:
-        return None
-    found = {int(p[1]) for n in ctx.draft.tensors if (p := n.split("."))[0] == "layers" and p[1].isdigit()}
-    return max(found) + 1 if found else None
+    """Decoder layers that the tensors make up, counted to the highest number; ``None`` without tensors."""
+    found = layer_numbers(ctx)
+    return found[-1] + 1 if found else None
+
+
+def layer_of(parameter: str) -> int | None:
+    """The layer that an engine's parameter belongs to."""
+    return next((int(p) for p in parameter.split(".") if p.isdigit()), None)
+
+
+def beyond_file(ctx: Context, parameter: str) -> bool:
+    """Whether a parameter belongs to a layer that the config promises and the file doesn't hold: LAY002 says it."""
+    there = layers_in_file(ctx)
+    if there is None or ctx.draft is None or ctx.draft.algorithm == "mtp":
+        return False
+    return (layer_of(parameter) or 0) >= there
 
 
 def _at(ctx: Context) -> str:
@@ -25,7 +42,7 @@ def _at(ctx: Context) -> str:
     return "/transformer_layer_config/num_hidden_layers" if nested else "/num_hidden_layers"
 
 
-@check("LAY002", "layer-count-too-high", Severity.ERROR, needs=("draft",), after=("FIL", "KEY003"))
+@check("LAY002", "layer-count-too-high", Severity.ERROR, needs=("draft",), after=("FIL", "KEY003", "LAY010"))
 def too_many(ctx: Context) -> Iterator[Hit]:
     """The config promises more draft layers than the file holds.
 
@@ -47,7 +64,32 @@ def too_many(ctx: Context) -> Iterator[Hit]:
     )
 
 
-@check("LAY003", "layer-count-too-low", Severity.ERROR, needs=("draft",), after=("FIL",))
+@check("LAY010", "layers-misnumbered", Severity.ERROR, needs=("draft",), after=("FIL", "KEY003"))
+def misnumbered(ctx: Context) -> Iterator[Hit]:
+    """The decoder layers aren't numbered from zero on.
+
+    Checks: the decoder layers among the tensors have the numbers 0, 1, 2 … without a gap.
+    Why: engines count from zero. SGLang drops the others without a word and leaves the missing ones uninitialised, vLLM raises.
+    Example: the file's only decoder layer is layers.1.*: engines look for layers.0.*
+    Fix: Rename them (or midlayer.* for a single one), or take the missing layers from the training checkpoint.
+    References: sglang 0.5.23 srt/models/llama_eagle3.py:325-378 (run: the whole layer stays uninitialised); vllm 0.33.0 (run: There is
+        no module or parameter named 'layers.1').
+    """
+    assert ctx.draft is not None
+    found = layer_numbers(ctx)
+    lost = sorted(set(range(len(found))) - set(found))
+    if not lost or ctx.draft.algorithm == "mtp":
+        return
+    first = next(native for n, native in ctx.draft.tensors.items() if n.startswith(f"layers.{found[-1]}."))
+    numbers = ", ".join(map(str, found))
+    yield Hit(
+        f"the file's decoder layers are numbered {numbers}: engines look for layers.{lost[0]}.*, and there is none",
+        tensor=first,
+        hint="number the layers from 0 on, or take the missing ones from the training checkpoint",
+    )
+
+
+@check("LAY003", "layer-count-too-low", Severity.ERROR, needs=("draft",), after=("FIL", "LAY010"))
 def too_few(ctx: Context) -> Iterator[Hit]:
     """The file holds more decoder layers than the config says.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckpt_tools.checks.base import Context, Hit, check
+from ckpt_tools.checks.layers import beyond_file, layer_of
 from ckpt_tools.engines.history import family, first_release, holds
 from ckpt_tools.engines.trtllm.flags import is_on, places
 from ckpt_tools.formats.facts import qk_norms
@@ -52,7 +53,7 @@ def norm_before_residual(ctx: Context) -> Iterator[Hit]:
         )
 
 
-@check("NRM002", "qk-norms-unsupported", Severity.ERROR, needs=("draft", "engine"))
+@check("NRM002", "qk-norms-unsupported", Severity.ERROR, needs=("draft", "engine"), after=("PAR002",))
 def qk_norm_tensors(ctx: Context) -> Iterator[Hit]:
     """q_norm/k_norm tensors of a qwen3-style EAGLE-3 layer, on a class that has none.
 
@@ -83,24 +84,35 @@ def qk_norm_tensors(ctx: Context) -> Iterator[Hit]:
 def flag_without_tensor(ctx: Context) -> Iterator[Hit]:
     """A norm flag is on and its tensors are missing.
 
-    Checks: with norm_before_fc there is input_norm.weight; with fc_norm there is fc_norm.0.weight.
+    Checks: with norm_before_fc there is input_norm.weight; with fc_norm there is one fc_norm.*.weight per captured layer.
     Why: every engine builds the norm, finds nothing to load and leaves it at ones without a word.
     Example: norm_before_fc is true and input_norm.weight is missing: the norm stays at ones
     Fix: Take the tensor from the training checkpoint; turn the flag off only if the head was trained without.
     References: sglang 0.5.23 srt/models/llama_eagle3.py:173-196; vllm 0.33.0 model_executor/models/llama_eagle3.py (run: ones).
     """
     assert ctx.draft is not None
+    for flag, missing in flagged_norms_missing(ctx).items():
+        several = len(missing) > 1
+        yield Hit(
+            f"{flag} is true and {', '.join(missing)} {'are' if several else 'is'} missing: the engine builds the norm"
+            f"{'s' if several else ''} and leaves {'them' if several else 'it'} at ones without a word",
+            pointer=f"/{flag}",
+            hint=f"take {'them' if several else missing[0]} from the training checkpoint, or set {flag} to false if the head was "
+            "trained without",
+        )
+
+
+def flagged_norms_missing(ctx: Context) -> dict[str, list[str]]:
+    """Flag -> the norms that it asks for and that aren't there."""
+    assert ctx.draft is not None
     facts, tensors = ctx.draft.facts, ctx.draft.tensors
-    for flag, name, on in (
-        ("norm_before_fc", "input_norm.weight", facts.norm_before_fc),
-        ("fc_norm", "fc_norm.0.weight", facts.fc_norm),
-    ):
-        if on and name not in tensors:
-            yield Hit(
-                f"{flag} is true and {name} is missing: the engine builds the norm and leaves it at ones without a word",
-                pointer=f"/{flag}",
-                hint=f"take {name} from the training checkpoint, or set {flag} to false if the head was trained without it",
-            )
+    wanted: dict[str, list[str]] = {}
+    if facts.norm_before_fc:
+        wanted["norm_before_fc"] = ["input_norm.weight"]
+    if facts.fc_norm:
+        wanted["fc_norm"] = [f"fc_norm.{j}.weight" for j in range(facts.num_aux or 3)]
+    lost = {flag: [n for n in names if n not in tensors] for flag, names in wanted.items()}
+    return {flag: names for flag, names in lost.items() if names}
 
 
 @check("NRM004", "norm-tensor-without-flag", Severity.ERROR, needs=("draft", "load"), after=("KEY003", "FIL"))
@@ -148,11 +160,26 @@ def flag_not_implemented(ctx: Context) -> Iterator[Hit]:
     Example: norm_before_fc: SGLang implements it from 0.5.17 on, and this is 0.5.9
     Fix: Serve with a release that implements it.
     References: engine history: eagle3.norm_before_fc.llama (0.5.17), eagle3.fc_norm.llama (0.5.12), eagle3.norm_output.llama
-        (0.5.12), the MLA class from 0.5.13, never norm_before_fc; vLLM 0.25.0 for all three (0.17.0 has none); TensorRT-LLM
+        (0.5.12), the MLA class from 0.5.13, never norm_before_fc; vLLM 0.25.0 for all three (0.17.0 has none), and 0.33.0
+        transformers_utils/configs/speculators/algos.py:53-87 for P-EAGLE, which copies neither fc_norm nor norm_output; TensorRT-LLM
         _torch/models/modeling_speculative.py Eagle3DraftModel.__init__ (norm_before_fc in eagle_config alone).
     """
     assert ctx.draft is not None and ctx.engine is not None
     facts = ctx.draft.facts
+    if ctx.draft.algorithm == "peagle" and ctx.draft.format == "speculators" and _is(ctx, "vllm"):
+        for flag in ("fc_norm", "norm_output"):
+            if getattr(facts, flag):
+                yield Hit(
+                    f"{flag}: vLLM doesn't take it over from a speculators peagle folder: "
+                    + (
+                        "it refuses the tensors"
+                        if flag == "fc_norm"
+                        else "the flag is ignored without a word"
+                    ),
+                    pointer=f"/{flag}",
+                    hint="ckpt fix-keys IN OUT --to vllm writes a plain folder, where vLLM reads the flag",
+                )
+        return
     if ctx.draft.algorithm != "eagle3" or ctx.own_class:
         return
     kind = "mla" if facts.layer_type == "mla" else "llama"
@@ -197,6 +224,14 @@ def _vllm_flag(ctx: Context, flag: str, kind: str) -> Iterator[Hit]:
             "norm_before_fc: vLLM's MLA class has no input_norm and refuses the tensor", pointer=f"/{flag}"
         )
         return
+    config = ctx.checkpoint.config or {}
+    if flag == "fc_norm" and not config.get("fc_norm") and config.get("use_aux_norm"):
+        yield Hit(
+            "use_aux_norm is SGLang's name for fc_norm: vLLM doesn't know it and refuses the tensors",
+            pointer="/use_aux_norm",
+            hint='write "fc_norm": true, too; both engines read it',
+        )
+        return
     fact = _VLLM_FLAG_FACTS[flag]
     if holds(fact, ctx.engine) is False:
         yield Hit(
@@ -211,7 +246,7 @@ def _vllm_flag(ctx: Context, flag: str, kind: str) -> Iterator[Hit]:
     "norm-left-at-ones",
     Severity.ERROR,
     needs=("load", "draft"),
-    after=("KEY003", "NRM003", "FIL", "KEY001", "LAY002"),
+    after=("KEY003", "FIL", "KEY001", "LAY010"),
 )
 def norm_left_at_ones(ctx: Context) -> Iterator[Hit]:
     """A norm that the engine builds and that no tensor fills.
@@ -227,34 +262,43 @@ def norm_left_at_ones(ctx: Context) -> Iterator[Hit]:
     assert ctx.load is not None and ctx.draft is not None
     if ctx.load.refused:
         return
-    flags = {"fc_norm": ctx.draft.facts.fc_norm, "input_norm": ctx.draft.facts.norm_before_fc}
-    for name, fill in ctx.load.parameters.items():
-        if fill.filled_by != "default" or "norm" not in name or not name.endswith(".weight"):
-            continue
-        if any(f"{flag}." in name and on for flag, on in flags.items()):
-            continue  # NRM003 says it
-        if _harmless(ctx, name):
-            continue
-        layer = _layer(name)
-        later = layer is not None and layer > 0
-        why = (
-            f"; {ctx.engine.name if ctx.engine else 'the engine'} norms layers from the second on by "
-            f"{name.rsplit('.', 2)[-2]}, and the file has another name for that norm"
-            if later and ("hidden_norm" in name or "input_layernorm" in name)
-            else ""
-        )
+    said = {n for names in flagged_norms_missing(ctx).values() for n in names}  # by NRM003
+    at_ones = [
+        name
+        for name, fill in ctx.load.parameters.items()
+        if fill.filled_by == "default"
+        and "norm" in name
+        and name.endswith(".weight")
+        and _checkpoint_name(name) not in said
+        and not _harmless(ctx, name)
+        and not beyond_file(ctx, name)
+    ]
+    renamed = [
+        n for n in at_ones if (layer_of(n) or 0) > 0 and ("hidden_norm" in n or "input_layernorm" in n)
+    ]
+    lost = [n for n in at_ones if n not in renamed]
+    who = ctx.engine.name if ctx.engine else "the engine"
+    if renamed:
         yield Hit(
-            f"{name} gets no data and stays at ones{why}",
-            tensor=_checkpoint_name(name),
-            hint="ckpt fix-keys IN OUT writes the names that this engine reads"
-            if why
-            else "take the tensor from the training checkpoint",
+            f"{_named(renamed)} no data and stay{'' if len(renamed) > 1 else 's'} at ones; {who} norms layers from the second on by "
+            f"{renamed[0].rsplit('.', 2)[-2]}, and the file has another name for that norm",
+            tensor=_checkpoint_name(renamed[0]),
+            hint="ckpt fix-keys IN OUT writes the names that this engine reads",
+        )
+    if lost:
+        yield Hit(
+            f"{_named(lost)} no data and stay{'' if len(lost) > 1 else 's'} at ones",
+            tensor=_checkpoint_name(lost[0]),
+            hint=f"take the tensor{'s' if len(lost) > 1 else ''} from the training checkpoint",
         )
 
 
-def _layer(name: str) -> int | None:
-    parts = name.split(".")
-    return next((int(p) for p in parts if p.isdigit()), None)
+def _named(names: list[str]) -> str:
+    """``a gets``, or ``a, b and 3 more norms get``."""
+    if len(names) == 1:
+        return f"{names[0]} gets"
+    rest = f" and {len(names) - 3} more norms" if len(names) > 3 else ""
+    return f"{', '.join(names[:3])}{rest} get"
 
 
 def _checkpoint_name(parameter: str) -> str:
@@ -263,7 +307,7 @@ def _checkpoint_name(parameter: str) -> str:
 
 def _harmless(ctx: Context, name: str) -> bool:
     """Norms that the engine builds and never applies to this head."""
-    layer = _layer(name)
+    layer = layer_of(name)
     assert ctx.draft is not None
     by_hidden_norm = _is(ctx, "sglang") or _is(ctx, "trtllm")
     if layer is not None and layer > 0:

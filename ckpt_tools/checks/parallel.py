@@ -47,6 +47,38 @@ def not_in_engine(ctx: Context) -> Iterator[Hit]:
         )
 
 
+def layer_ids(ctx: Context) -> tuple[tuple[int, ...] | None, str]:
+    """(ids of the target layers that a DFlash or DSpark draft reads, where they stand): outputs, but for speculators' field."""
+    assert ctx.draft is not None
+    config = ctx.checkpoint.config or {}
+    paths = (
+        ("aux_hidden_state_layer_ids",)
+        if ctx.draft.format == "speculators"
+        else ("dflash_config/target_layer_ids", "target_layer_ids", "dspark_target_layer_ids")
+    )
+    for path in paths:
+        ids = id_list(pointer(config, path))
+        if ids:
+            return ids, path
+    return None, paths[0]
+
+
+def borrows_head(ctx: Context) -> bool:
+    """Whether a DFlash draft has neither a head nor a map of its own."""
+    return (
+        ctx.draft is not None
+        and ctx.draft.algorithm in ("dflash", "dflash2")
+        and not {"d2t", "lm_head.weight"} & set(ctx.draft.tensors)
+    )
+
+
+def _block_refused(ctx: Context) -> bool:
+    """Whether dflash_config is null, which CFG005 says of vLLM."""
+    config = ctx.checkpoint.config or {}
+    vllm = ctx.engine is not None and family(ctx.engine.name) == "vllm"
+    return vllm and "dflash_config" in config and config["dflash_config"] is None
+
+
 def mask_token(ctx: Context) -> tuple[int | None, str]:
     """(mask token id, where it stands)."""
     config = ctx.checkpoint.config or {}
@@ -97,7 +129,11 @@ def mask_missing(ctx: Context) -> Iterator[Hit]:
     References: vllm 0.33.0 v1/worker/gpu/spec_decode/utils.py:92-114; sglang 0.5.23 dspark_config.py:119-128.
     """
     assert ctx.draft is not None
-    if ctx.draft.algorithm not in (*FAMILY, "peagle") or mask_token(ctx)[0] is not None:
+    if (
+        ctx.draft.algorithm not in (*FAMILY, "peagle")
+        or mask_token(ctx)[0] is not None
+        or _block_refused(ctx)
+    ):
         return
     sglang_dflash = (
         ctx.engine is not None
@@ -161,12 +197,8 @@ def layers_missing(ctx: Context) -> Iterator[Hit]:
         return
     config = ctx.checkpoint.config or {}
     speculators = ctx.draft.format == "speculators"
-    paths = (
-        ("aux_hidden_state_layer_ids",)
-        if speculators
-        else ("dflash_config/target_layer_ids", "target_layer_ids", "dspark_target_layer_ids")
-    )
-    if any(id_list(pointer(config, p)) for p in paths):
+    ids, path = layer_ids(ctx)
+    if ids is not None or _block_refused(ctx):
         return
     takes = ctx.draft.facts.num_aux
     other = "aux_hidden_state_layer_ids"
@@ -177,7 +209,7 @@ def layers_missing(ctx: Context) -> Iterator[Hit]:
     )
     fc = ctx.draft.tensors.get("fc.weight")
     yield Hit(
-        f"dflash_config.target_layer_ids is missing{note}"
+        f"{path.replace('/', '.')} is missing{note}"
         + (
             f"; {fc} takes {takes} x {ctx.draft.facts.hidden_size} and needs exactly {takes} layers that can't be guessed"
             if takes and fc
@@ -185,7 +217,7 @@ def layers_missing(ctx: Context) -> Iterator[Hit]:
         ),
         file="config.json",
         pointer="/dflash_config" if isinstance(config.get("dflash_config"), dict) else None,
-        hint="write dflash_config.target_layer_ids as the draft was trained",
+        hint=f"write {path.replace('/', '.')} as the draft was trained",
     )
 
 
@@ -206,10 +238,8 @@ def dflash_vocabulary(ctx: Context) -> Iterator[Hit]:
     References: vllm 0.33.0 model_executor/models/qwen3_dflash.py (run); vllm#46435.
     """
     assert ctx.draft is not None and ctx.target is not None
-    if ctx.draft.algorithm not in ("dflash", "dflash2"):
-        return
     mine, theirs = ctx.draft.facts.vocab_size, ctx.target.vocab_size
-    if mine in (None, theirs) or "d2t" in ctx.draft.tensors or "lm_head.weight" in ctx.draft.tensors:
+    if mine in (None, theirs) or not borrows_head(ctx):
         return
     yield Hit(
         f"vocab_size is {mine}, the target's {theirs}, and there is neither lm_head nor d2t: the target's head is cut to {mine} rows",
@@ -282,3 +312,70 @@ def mask_hidden_missing(ctx: Context) -> Iterator[Hit]:
     assert ctx.draft is not None
     if ctx.draft.algorithm == "peagle" and "mask_hidden" not in ctx.draft.tensors and ctx.checkpoint.tensors:
         yield Hit("mask_hidden is missing: vLLM raises when parallel drafting is on", tensor="mask_hidden")
+
+
+@check(
+    "PAR016",
+    "parallel-drafting-by-flag",
+    Severity.INFO,
+    needs=("draft", "engine", "load"),
+    engines=("vllm",),
+    after=("CFG002", "CFG003", "PAR010"),
+)
+def by_flag(ctx: Context) -> Iterator[Hit]:
+    """vLLM drafts in parallel only when the launch says so.
+
+    Checks: (info) how a P-EAGLE draft has to be launched.
+    Why: vLLM takes parallel_drafting from --speculative-config, not from the draft; without it mask_hidden is dropped with a warning and
+        the head runs as a sequential EAGLE-3 head.
+    Example: --speculative-config needs "parallel_drafting": true
+    Fix: ckpt launch writes it. `vllm serve` of a speculators folder itself sets it.
+    References: vllm 0.33.0 config/speculative.py:1581-1582, model_executor/models/llama_eagle3.py:431-442 (run).
+    """
+    assert ctx.draft is not None and ctx.load is not None
+    if ctx.draft.algorithm != "peagle" or ctx.launch is not None or ctx.load.refused:
+        return
+    yield Hit(
+        'P-EAGLE: --speculative-config needs "parallel_drafting": true, which vLLM doesn\'t take from the draft; without it the head runs '
+        "sequentially, with only a warning",
+        hint="ckpt launch writes it",
+    )
+
+
+@check(
+    "PAR017",
+    "block-size-unstated",
+    Severity.WARNING,
+    needs=("draft", "config", "engine"),
+    engines=("sglang",),
+    after=("CFG002", "CFG003", "PAR002"),
+)
+def block_size(ctx: Context) -> Iterator[Hit]:
+    """A parallel draft doesn't say how many tokens its block has.
+
+    Checks: block_size stands at the top level or in dflash_config, or the launch gives it.
+    Why: SGLang takes 16 for DFlash and 7 for DSpark. A block of another size than in training puts mask tokens where the head never saw
+        them.
+    Example: block_size is stated nowhere: SGLang takes 16
+    Fix: Write the block size that the draft was trained with.
+    References: sglang 0.5.23 srt/speculative/dflash_utils.py:588-813, srt/arg_groups/speculative_hook.py:287-446, 666-883.
+    """
+    assert ctx.draft is not None
+    config = ctx.checkpoint.config or {}
+    if ctx.draft.algorithm not in FAMILY or ctx.draft.format == "speculators":
+        return
+    places = ("block_size", "dflash_config/block_size", "dspark_block_size")
+    flags = (
+        "--speculative-dflash-block-size",
+        "--speculative-dspark-block-size",
+        "--speculative-num-draft-tokens",
+    )
+    if any(pointer(config, p) is not None for p in places):
+        return
+    if ctx.launch is not None and any(ctx.launch.given(f) for f in flags):
+        return
+    yield Hit(
+        f"block_size is stated nowhere: SGLang takes {7 if ctx.draft.algorithm == 'dspark' else 16}",
+        file="config.json",
+        hint="write the block size that the draft was trained with",
+    )

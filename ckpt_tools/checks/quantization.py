@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.checks.base import Context, Hit, check
+from ckpt_tools.checks.filling import starved
 from ckpt_tools.checks.mtp import bundled, flat_config
 from ckpt_tools.engines.history import family
 from ckpt_tools.model import Severity
@@ -63,13 +64,31 @@ def without_config(ctx: Context) -> Iterator[Hit]:
     References: vllm 0.33.0 models/utils.py:324-341 (run: cast without scale); sglang 0.5.23 srt/configs/model_config.py:1727.
     """
     assert ctx.draft is not None
-    names = quantised_tensors(ctx)
+    names = [
+        *quantised_tensors(ctx),
+        *(n for n, t in ctx.checkpoint.tensors.items() if t.dtype.startswith("F8")),
+    ]
     if names and quantization_config(ctx) is None and ctx.draft.algorithm != "mtp":
         yield Hit(
             f"{len(names)} quantised tensors (such as {names[0]}) and no quantization_config: the engine builds plain layers",
             tensor=names[0],
             hint="write the quantization_config that the draft was quantised with",
         )
+
+
+def quantises_plain_tensors(ctx: Context) -> bool:
+    """Whether a quantization_config stands over plain tensors alone, and the engine builds quantised layers for it."""
+    block = quantization_config(ctx)
+    if block is None or ctx.draft is None or ctx.draft.algorithm == "mtp":
+        return False
+    if quantised_tensors(ctx) or not ctx.checkpoint.tensors:
+        return False
+    if any(
+        t.dtype.startswith("F8") or t.dtype in ("U8", "I8", "F4") for t in ctx.checkpoint.tensors.values()
+    ):
+        return False
+    # A config may ignore every layer of the draft.
+    return ctx.load is None or not ctx.load.parameters or bool(ctx.load.refused) or bool(starved(ctx.load))
 
 
 @check("QNT002", "quantization-config-of-the-target", Severity.ERROR, needs=("draft",), after=("FIL",))
@@ -83,14 +102,9 @@ def copied(ctx: Context) -> Iterator[Hit]:
     Fix: Remove quantization_config; ckpt fix-keys does.
     References: sglang 0.5.23 (run: all linears unloaded); vllm 0.33.0 (run: cast to float8 without a scale).
     """
-    assert ctx.draft is not None
-    block = quantization_config(ctx)
-    if block is None or quantised_tensors(ctx) or not ctx.checkpoint.tensors or ctx.draft.algorithm == "mtp":
+    if not quantises_plain_tensors(ctx):
         return
-    if any(
-        t.dtype.startswith("F8") or t.dtype in ("U8", "I8", "F4") for t in ctx.checkpoint.tensors.values()
-    ):
-        return
+    block = quantization_config(ctx) or {}
     at = "/quantization_config" if "quantization_config" in (ctx.checkpoint.config or {}) else None
     yield Hit(
         f"quantization_config ({_method(block)}) and only plain tensors: it was copied from the target, and the engine builds quantised "

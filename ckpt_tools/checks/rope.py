@@ -166,3 +166,37 @@ def base_of_training(ctx: Context) -> Iterator[Hit]:
         pointer="/rope_theta" if "rope_theta" in (ctx.checkpoint.config or {}) else "/rope_parameters",
         hint="write rope_theta 10000 and measure the accept length",
     )
+
+
+@check(
+    "ROP007",
+    "rope-unstated",
+    Severity.WARNING,
+    needs=("draft", "config", "engine"),
+    engines=("vllm",),
+    after=("CFG002",),
+)
+def unstated(ctx: Context) -> Iterator[Hit]:
+    """A speculators folder doesn't state its rope.
+
+    Checks: transformer_layer_config has rope_parameters, or rope_theta.
+    Why: speculators always writes it. vLLM builds its config from that block alone and takes base 10000 (llama) or 1000000 (qwen3,
+        DFlash) without a word.
+    Example: transformer_layer_config states neither rope_parameters nor rope_theta: vLLM takes base 10000
+    Fix: Write the rope that the draft was trained with.
+    References: vllm 0.33.0 transformers_utils/configs/speculators/base.py:46-63 (run); speculators 0.9.0 config.py.
+    """
+    assert ctx.draft is not None
+    flat, at = _flat(ctx)
+    if not at or any(flat.get(k) is not None for k in ("rope_parameters", "rope_theta", "rope_scaling")):
+        return
+    base = (
+        10000
+        if ctx.draft.algorithm in ("eagle3", "peagle") and flat.get("model_type") != "qwen3"
+        else 1000000
+    )
+    yield Hit(
+        f"transformer_layer_config states neither rope_parameters nor rope_theta: vLLM takes base {base}",
+        pointer=at,
+        hint="write the rope that the draft was trained with",
+    )

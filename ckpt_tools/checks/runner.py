@@ -29,6 +29,7 @@ _LACK = {
     "launch_problems": "no --launch was given",
     "log": "no --log was given",
     "tp": "no --tp was given",
+    "served": "the served length isn't known: no --context-length, and no target that states its own",
 }
 
 

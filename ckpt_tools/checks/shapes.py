@@ -134,7 +134,7 @@ def _built_width(ctx: Context) -> int | None:
     return 3 * width if shape[1] != 3 * width else None
 
 
-@check("SHP002", "attention-geometry", Severity.ERROR, needs=("draft",), after=("FIL", "SHP006"))
+@check("SHP002", "attention-geometry", Severity.ERROR, needs=("draft",), after=("FIL", "SHP006", "LAY010"))
 def attention(ctx: Context) -> Iterator[Hit]:
     """Attention projections don't have the shape that heads and head_dim give.
 
@@ -195,18 +195,63 @@ def tensor_shape(ctx: Context) -> Iterator[Hit]:
     Fix: Correct the config; ckpt inspect --tensors shows the shapes.
     References: sglang 0.5.23 srt/layers/linear.py:857-870, 1690-1700; vllm 0.33.0 (run).
     """
+    groups: dict[str, list[tuple[str, tuple[int, ...], tuple[int | None, ...]]]] = {}
     for name, native, shape, wanted in _misfits(ctx):
         if name in ("fc.weight", "d2t", "t2d") or any(f".{p}." in name for p in ATTENTION):
             continue
         rows_only = name == "lm_head.weight" and len(shape) == 2 and shape[1] == wanted[1]
         if rows_only and (ctx.checkpoint.config or {}).get("draft_vocab_size") is None:
             continue  # HED008 says it
+        groups.setdefault(_part(name), []).append((native, shape, wanted))
+    for misfits in groups.values():
+        native, shape, wanted = misfits[0]
+        more = f" (and {len(misfits) - 1} more like it)" if len(misfits) > 1 else ""
         yield Hit(
-            f"{native} is {list(shape)}, expected {[w if w is not None else '?' for w in wanted]} by the config",
+            f"{native} is {list(shape)}, expected {[w if w is not None else '?' for w in wanted]} by the config{more}",
             tensor=native,
             hint="correct the config; ckpt inspect --tensors shows the shapes",
         )
+
+
+def _part(canonical: str) -> str:
+    """What a tensor's size depends on: the MLP's width, the norms' …, so that one wrong number is one finding."""
+    if ".mlp." in canonical:
+        return "mlp"
+    return "norm" if "norm" in canonical else canonical
+
+
+@check(
+    "SHP008",
+    "tensor-cut-by-engine",
+    Severity.ERROR,
+    needs=("load", "draft"),
+    after=("FIL", "SHP001", "SHP002", "SHP003", "SHP006"),
+)
+def cut(ctx: Context) -> Iterator[Hit]:
+    """The engine takes a part of a tensor, or fills it up with zeros.
+
+    Checks: no parameter is made from a tensor that its loader cuts or pads.
+    Why: loaders narrow what is too big and pad what is too small in sharded dimensions, without a word: the weights are another
+        matrix's.
+    Example: midlayer.self_attn.q_b_proj.weight is [512, 32], and the engine takes 256 rows of it
+    Fix: Correct the config's sizes (q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim …).
+    References: sglang 0.5.23 srt/layers/linear.py:569-572, 857-870, 1519-1525, 1690-1700; vllm 0.33.0
+        model_executor/layers/linear.py (both run).
+    """
+    assert ctx.load is not None and ctx.draft is not None
+    if ctx.load.refused:
         return
+    found = [(n, f) for n, f in ctx.load.parameters.items() if f.cut and f.filled_by != "target"]
+    if not found:
+        return
+    name, fill = found[0]
+    sources = ", ".join(f"{s} {list(ctx.checkpoint.tensors[s].shape)}" for s in fill.sources)
+    more = f"; so are {len(found) - 1} more parameters" if len(found) > 1 else ""
+    yield Hit(
+        f"{name} is made from {sources}, and {ctx.engine} changes it without a word ({fill.cut}){more}",
+        tensor=fill.sources[0] if fill.sources else None,
+        hint="correct the config's sizes; ckpt inspect --tensors shows the shapes",
+    )
 
 
 @check("SHP006", "heads-inconsistent", Severity.ERROR, needs=("draft",))

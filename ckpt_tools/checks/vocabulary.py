@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckpt_tools.checks.base import Context, Hit, check
+from ckpt_tools.checks.parallel import borrows_head
+from ckpt_tools.engines.history import family
 from ckpt_tools.formats import tables
 from ckpt_tools.model import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+INTEGERS = ("I64", "I32", "I16", "I8", "U8")
 PADDING = 512  # rows that frameworks add at most to round a vocabulary up
 WITH_MAP = ("eagle3", "peagle", "dflash", "dspark")
 
@@ -103,7 +106,9 @@ def length(ctx: Context) -> Iterator[Hit]:
     yield from _problems(ctx, "length")
 
 
-@check("VOC005", "t2d-disagrees", Severity.WARNING, needs=("draft", "table"), after=("FIL", "VOC001"))
+@check(
+    "VOC005", "t2d-disagrees", Severity.WARNING, needs=("draft", "table"), after=("FIL", "VOC001", "VOC012")
+)
 def mask(ctx: Context) -> Iterator[Hit]:
     """t2d and d2t contradict each other.
 
@@ -155,6 +160,102 @@ def missing(ctx: Context) -> Iterator[Hit]:
     )
 
 
+@check("VOC011", "d2t-not-integers", Severity.ERROR, needs=("draft", "engine"), after=("FIL", "VOC008"))
+def not_integers(ctx: Context) -> Iterator[Hit]:
+    """d2t isn't a list of integers.
+
+    Checks: d2t has one dimension and an integer dtype.
+    Why: its values index the target's embedding. SGLang adds them to row numbers and fails at the first draft (tensors used as indices
+        must be integers); vLLM casts them, and a fraction is lost.
+    Example: d2t is F32 [32000]
+    Fix: Write it as int64.
+    References: sglang 0.5.23 srt/models/llama_eagle3.py:350-353, srt/speculative/eagle_worker_v2.py:757-758 (run: loaded as it is);
+        vllm 0.33.0 model_executor/models/llama_eagle3.py:385-394 (run: cast).
+    """
+    assert ctx.draft is not None and ctx.engine is not None
+    native = ctx.draft.tensors.get("d2t")
+    if native is None or ctx.draft.algorithm not in WITH_MAP:
+        return
+    info = ctx.checkpoint.tensors[native]
+    if info.dtype in INTEGERS and len(info.shape) == 1:
+        return
+    vllm = family(ctx.engine.name) == "vllm" and len(info.shape) == 1
+    yield Hit(
+        f"{native} is {info.dtype} {list(info.shape)}, expected a list of integers: "
+        + (f"{ctx.engine} casts it" if vllm else "the first draft fails"),
+        tensor=native,
+        severity=Severity.WARNING if vllm else None,
+        hint="write it as int64",
+    )
+
+
+@check("VOC012", "d2t-unset", Severity.ERROR, needs=("draft", "table"), after=("FIL",))
+def unset(ctx: Context) -> Iterator[Hit]:
+    """d2t of a reduced vocabulary is all zero.
+
+    Checks: with a reduced vocabulary d2t isn't all zero, unless t2d says that the draft has the target's first ids.
+    Why: zeros map row i to target id i. That is what a table looks like that was never filled; the draft then proposes other tokens than
+        it means.
+    Example: d2t is all zero and the draft has 96 of 256 ids: they are read as target ids 0..95
+    Fix: Take the table from the training run's vocabulary mapping; ckpt fix-keys derives it from t2d.
+    References: sglang 0.5.23 srt/models/llama_eagle3.py:350-353; vllm 0.33.0 model_executor/models/llama_eagle3.py:385-394.
+    """
+    assert ctx.draft is not None
+    d2t = _table(ctx, "d2t")
+    vocab, small = _sizes(ctx)
+    if not d2t or any(d2t) or vocab is None or small is None or small >= vocab:
+        return
+    if ctx.draft.algorithm not in WITH_MAP:
+        return
+    t2d = _table(ctx, "t2d")
+    if t2d is not None and tuple(i for i, on in enumerate(t2d) if on) == tuple(range(len(d2t))):
+        return
+    yield Hit(
+        f"d2t is all zero and the draft has {small} of {vocab} ids: they are read as target ids 0..{small - 1}"
+        + (", and t2d selects others" if t2d is not None else ""),
+        tensor=ctx.draft.tensors["d2t"],
+        severity=None if t2d is not None else Severity.WARNING,
+        hint="ckpt fix-keys IN OUT derives it from t2d"
+        if t2d is not None
+        else "right only if the draft was trained on the target's first ids",
+    )
+
+
+@check(
+    "VOC013",
+    "d2t-without-own-head",
+    Severity.ERROR,
+    needs=("draft", "engine"),
+    engines=("sglang",),
+    after=("FIL", "HED008"),
+)
+def without_own_head(ctx: Context) -> Iterator[Hit]:
+    """draft_vocab_size is null and d2t is shorter than the target's vocabulary.
+
+    Checks: with draft_vocab_size null d2t is absent, or has a row for every id.
+    Why: SGLang then drafts with the target's whole head and looks each of its ids up in d2t: past the end of the table, a CUDA device
+        assert.
+    Example: draft_vocab_size is null and d2t has 96 rows for 256 ids
+    Fix: Write draft_vocab_size, with its lm_head; or remove d2t.
+    References: sglang 0.5.23 srt/models/llama_eagle3.py:306-318, 350-353, srt/speculative/eagle_worker_v2.py:757-758.
+    """
+    assert ctx.draft is not None
+    config = ctx.checkpoint.config or {}
+    native = ctx.draft.tensors.get("d2t")
+    if native is None or ctx.draft.algorithm != "eagle3" or "draft_vocab_size" not in config:
+        return
+    rows = ctx.checkpoint.tensors[native].shape[0] if ctx.checkpoint.tensors[native].shape else 0
+    vocab = ctx.draft.facts.vocab_size
+    if config["draft_vocab_size"] is None and vocab is not None and rows < vocab:
+        yield Hit(
+            f"draft_vocab_size is null and {native} has {rows} rows for {vocab} ids: SGLang drafts with the target's whole head and looks "
+            "past the end of the table",
+            tensor=native,
+            pointer="/draft_vocab_size",
+            hint="write draft_vocab_size and take its lm_head from the training checkpoint, or remove d2t",
+        )
+
+
 @check("VOC008", "d2t-at-full-vocabulary", Severity.ERROR, needs=("draft", "load"), engines=("vllm",))
 def full_vocabulary(ctx: Context) -> Iterator[Hit]:
     """d2t in a draft that has the target's whole vocabulary.
@@ -191,6 +292,8 @@ def differs(ctx: Context) -> Iterator[Hit]:
     mine, theirs = ctx.draft.facts.vocab_size, ctx.target.vocab_size
     if mine is None or theirs is None or mine == theirs:
         return
+    if ctx.engine is not None and family(ctx.engine.name) == "vllm" and borrows_head(ctx):
+        return  # PAR007 says what vLLM does then
     close = abs(mine - theirs) <= PADDING
     yield Hit(
         f"vocab_size is {mine} and {ctx.target.id} has {theirs}"

@@ -131,8 +131,15 @@ def convention_option(function: F) -> F:
 
 
 def codes(_ctx: click.Context, _param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
-    """Comma-separated, repeatable codes or family prefixes."""
-    return tuple(c.strip().upper() for v in value for c in v.split(",") if c.strip())
+    """Comma-separated, repeatable codes or family prefixes; one that no code begins with would silently do nothing."""
+    given = tuple(c.strip().upper() for v in value for c in v.split(",") if c.strip())
+    if given:
+        from ckpt_tools.api.explaining import unknown_code
+
+        for code in given:
+            if (said := unknown_code(code)) is not None:
+                raise click.BadParameter(f"{said} `ckpt explain` lists them")
+    return given
 
 
 def size(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:

@@ -68,10 +68,12 @@ def place(subject: str, file: str | None, around: Around) -> Place:
 
     Args:
         subject: The report's path.
-        file: Relative to the checkpoint; for none, or one that belongs to no checkpoint, the subject's config.
+        file: Relative to the checkpoint, or absolute; for none, or one that belongs to no checkpoint, the subject's config.
         around: What to be relative to.
     """
     inner = _MANIFEST if file is None or file in BESIDE else file
+    if os.path.isabs(inner):  # of another checkpoint than the subject
+        return _relative(Path(os.path.normpath(inner)), around.root)
     if subject in around.hub:
         name, _, revision = subject.removeprefix("hf://").partition("@")
         address = f"https://huggingface.co/{name}/blob/{revision or 'main'}/{inner}"

@@ -227,6 +227,10 @@ def _matrices(facts: _Facts, tensors: Mapping[str, TensorInfo], notes: list[str]
     head = _find(tensors, HEAD_NAMES)
     if embed is not None:
         facts.put("embed_tensor", embed.name, f"{embed.file} header")
+        if len(embed.shape) == 2:
+            for name, size in zip(("vocab_size", "hidden_size"), embed.shape, strict=True):
+                if name not in facts.values:
+                    facts.put(name, size, f"{embed.file} header: the shape of {embed.name}")
         vocab = facts.values.get("vocab_size")
         if vocab is not None and embed.shape and embed.shape[0] > vocab:
             notes.append(f"{embed.name} has {embed.shape[0]} rows for a vocabulary of {vocab}: padded.")

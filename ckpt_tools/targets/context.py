@@ -46,9 +46,14 @@ def derived_context_length(config: Mapping[str, Any], *, transformers: int = 5) 
 
 
 def context_length(target: Target) -> int | None:
-    """The context length that SGLang serves *target* with by default; ``None`` when its facts don't say."""
+    """The context length that SGLang serves *target* with by default; ``None`` when its facts don't say.
+
+    A config that states no length isn't read as :data:`FALLBACK`: transformers fills in its class's own default first.
+    """
     if target.config is not None:
-        return derived_context_length(target.config)
+        inner = unwrap(target.config).inner
+        stated = any(isinstance(inner.get(key), int | float) for key in CONTEXT_KEYS)
+        return derived_context_length(target.config) if stated else None
     if target.max_position_embeddings is None:
         return None
     scaling = target.rope.scaling if target.rope else None

@@ -98,6 +98,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ({"ignore": ["ROP004"]}, "expected a table of codes with a reason each"),
         ({"ignore": {"ROP004": " "}}, r"ignore\.ROP004 has no reason"),
         ({"ignore": {"ROP004": 1}}, r"ignore\.ROP004 has no reason"),
+        ({"ignore": {"RPO004": "on purpose"}}, r"ignore\.RPO004: no code begins so; did you mean ROP004"),
     ],
 )
 def test_what_a_policy_may_not_say(tmp_path: Path, table: dict[str, object], says: str) -> None:

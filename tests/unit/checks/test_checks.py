@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ckpt_tools.checks.base import Context
 from ckpt_tools.model import Rope, Target
 from tests.drafts import (
     DFLASH,
@@ -182,6 +184,29 @@ ONE_CAUSE: list[tuple[str, Any, list[str], list[str]]] = [
     ("sglang", tensors({"midlayer.mlp.gate_proj.weight": (F - 32, H)}), ["SHP003"], []),
     ("sglang", drop("head_dim"), [], []),
     ("sglang", set_(quantization_config={"quant_method": "fp8"}), ["QNT002"], []),
+    ("sglang", tensors({f"fc_norm.{j}.weight": (H,) for j in range(2)}, fc_norm=True), ["NRM003"], []),
+    ("vllm", tensors({f"fc_norm.{j}.weight": (H,) for j in range(2)}, fc_norm=True), ["NRM003"], []),
+    ("vllm", tensors({f"fc_norm.{j}.weight": (H,) for j in range(3)}, use_aux_norm=True), ["NRM005"], []),
+    ("sglang", tensors({f"fc_norm.{j}.weight": (H,) for j in range(3)}, use_aux_norm=True), [], []),
+    ("sglang", tensors({f"fc_norm.{j}.weight": (H,) for j in range(4)}, fc_norm=True), [], ["KEY001"]),
+    ("vllm==0.17.0", tensors({"input_norm.weight": (3 * H,)}, norm_before_fc=True), ["NRM005"], []),
+    ("sglang", nested([1, 3, 4], [1, 3, 4]), [], ["CAP008"]),
+    ("vllm", nested([1, 3, 4], [1, 3, 4]), [], ["CAP008"]),
+    ("vllm", set_(eagle_config={"use_aux_hidden_state": False}), ["CAP013"], []),
+    ("sglang", set_(eagle_config={"use_aux_hidden_state": False}), ["CAP013"], []),
+    ("sglang==0.5.7", nested([1, 3, 4], [2, 4, 5]), [], []),
+    ("sglang==0.4.6", nested([1, 2, 3], [2, 3, 4]), ["CAP007", "KEY002"], []),  # fc.bias is always there, too
+    ("vllm==0.10.1", tensors(architectures=["Eagle3LlamaForCausalLM"], eagle_aux_hidden_state_layer_ids=[2, 3, 4]), ["CAP007"], []),
+    ("sglang", rename("midlayer.", "layers.1."), ["LAY010"], []),
+    ("vllm", rename("midlayer.", "layers.1."), ["LAY010"], []),
+    ("sglang", tensors({"midlayer.mlp.gate_proj.weight": (F - 32, H), "midlayer.mlp.up_proj.weight": (F - 32, H)}), ["SHP003"], []),
+    ("sglang", tensors({"norm.weight": (H // 2,), "midlayer.mlp.up_proj.weight": (F - 32, H)}), ["SHP003"], []),
+    ("sglang", tensors(remove=("lm_head.weight",), draft_vocab_size=None), ["VOC013"], []),
+    ("sglang", tensors(remove=("lm_head.weight", "d2t", "t2d"), draft_vocab_size=None), [], []),
+    ("sglang==0.5.1", tensors(remove=("lm_head.weight", "d2t", "t2d"), draft_vocab_size=None), ["HED008"], []),
+    ("sglang", set_(rope_scaling={"rope_type": "unheard_of", "factor": 2.0}), ["CFG002"], []),
+    ("vllm", set_(rope_scaling={"rope_type": "unheard_of", "factor": 2.0}), ["CFG002"], []),
+    ("vllm", set_(num_key_value_heads=3), ["SHP006"], []),
 ]  # fmt: skip
 
 
@@ -192,6 +217,211 @@ def test_one_cause_gives_one_code(engine: str, edit: Any, errors: list[str], war
     findings, _ = checked(draft(edit), engine)
     assert codes(findings, "error") == errors
     assert codes(findings, "warning") == warnings
+
+
+def test_wrong_numbers_are_told_apart() -> None:
+    edit = tensors(
+        {
+            "norm.weight": (H // 2,),
+            "midlayer.hidden_norm.weight": (H // 2,),
+            "midlayer.mlp.up_proj.weight": (F - 32, H),
+        }
+    )
+    said = [f.message for f in checked(draft(edit))[0] if f.code == "SHP003"]
+    assert len(said) == 2
+    assert sum("and 1 more like it" in m for m in said) == 1
+
+
+#: Faults that have nothing to do with each other: none may hide another.
+INDEPENDENT = (
+    ("NRM001", set_(norm_before_residual=True)),
+    ("NRM003", set_(norm_before_fc=True)),
+    ("NRM006", tensors(remove=("norm.weight",))),
+    ("KEY002", tensors(remove=("fc.weight",))),
+    ("KEY005", tensors({"midlayer.self_attn.q_proj.bias": (A * D,)})),
+    ("HED001", tensors(remove=("lm_head.weight",))),
+    ("VOC006", tensors(remove=("d2t", "t2d"))),
+    ("CTX001", set_(max_position_embeddings=128)),
+    ("SHP003", tensors({"midlayer.mlp.gate_proj.weight": (F - 32, H)})),
+    ("LAY002", set_(num_hidden_layers=2)),
+    ("CAP006", nested([1, 3, 3], [2, 4, 4])),
+    ("ROP001", set_(rope_parameters={"rope_theta": 5e5, "rope_type": "default"})),
+)
+
+
+@pytest.mark.parametrize(("one", "other"), list(combinations(INDEPENDENT, 2)), ids=lambda v: v[0])
+def test_two_causes_give_two_codes(one: Any, other: Any) -> None:
+    def edit(c: dict[str, Any], t: dict[str, Any]) -> None:
+        one[1](c, t)
+        other[1](c, t)
+
+    findings, _ = checked(draft(edit))
+    assert codes(findings, "error") == sorted((one[0], other[0]))
+
+
+def test_what_an_engine_says_while_building_is_about_the_config_and_not_the_name() -> None:
+    def edit(c: dict[str, Any], t: dict[str, Any]) -> None:
+        del c["transformer_layer_config"]["rms_norm_eps"]
+
+    findings, _ = checked(draft(edit, SPECULATORS, SP), "vllm")
+    (found,) = [f for f in findings if f.severity.value == "error"]
+    assert found.code == "CFG002"
+    assert "cannot build the draft" in found.message
+    assert "rms_norm_eps" in found.message
+
+
+@pytest.mark.parametrize(
+    ("target", "trained"),
+    [
+        (
+            "DeepseekV3ForCausalLM",
+            [2, 4, 5],
+        ),  # takes ids as written unless the first is 1: both fields may hold the same
+        (None, [2, 4, 5]),
+    ],
+)
+def test_classes_that_take_ids_as_written_let_both_fields_agree(
+    target: str | None, trained: list[int]
+) -> None:
+    who = None if target is None else replace(LLAMA, architectures=(target,))
+    findings, _ = checked(draft(nested(trained, trained)), "vllm", who)
+    assert "CAP008" not in codes(findings)
+
+
+def test_a_class_that_shifts_its_default_layers_is_told_apart() -> None:
+    minimax = replace(LLAMA, architectures=("MiniMaxM3SparseForConditionalGeneration",))
+    findings, _ = checked(draft(nested(None)), "sglang", minimax)
+    (found,) = [f for f in findings if f.code == "CAP009"]
+    assert found.severity.value == "warning"
+    assert "[2, 4, 5]" in found.message
+
+
+def test_an_mla_tensor_that_is_cut_is_found_through_the_load_map() -> None:
+    config = FLAT | {
+        "architectures": ["Eagle3DeepseekV2ForCausalLM"], "model_type": "kimi_k2", "q_lora_rank": 32, "kv_lora_rank": 64,
+        "qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 32, "num_key_value_heads": A,
+    }  # fmt: skip
+    config.pop("head_dim")
+    mla = {n: s for n, s in EAGLE3.items() if "self_attn" not in n} | {
+        "midlayer.self_attn.q_a_proj.weight": (32, 2 * H),
+        "midlayer.self_attn.q_a_layernorm.weight": (32,),
+        "midlayer.self_attn.q_b_proj.weight": (A * 64, 32),
+        "midlayer.self_attn.kv_a_proj_with_mqa.weight": (96, 2 * H),
+        "midlayer.self_attn.kv_a_layernorm.weight": (64,),
+        "midlayer.self_attn.kv_b_proj.weight": (A * 64, 64),
+        "midlayer.self_attn.o_proj.weight": (H, A * 32),
+    }
+    sound, _ = checked(draft(config=config, tensors=mla))
+    assert codes(sound, "error") == []
+    findings, _ = checked(
+        draft(config=config, tensors=mla | {"midlayer.self_attn.q_b_proj.weight": (2 * A * 64, 32)})
+    )
+    assert codes(findings, "error") == ["SHP008"]
+    two, _ = checked(draft(set_(num_hidden_layers=2), config=config, tensors=mla))
+    assert codes(two, "error") == ["LAY002"]
+
+
+def test_tables_that_are_no_tables() -> None:
+    floats, _ = checked(draft(dtypes={"d2t": "F32"}), tables={"d2t": None})  # type: ignore[dict-item]
+    assert codes(floats, "error") == ["VOC011"]
+    cast, _ = checked(draft(dtypes={"d2t": "F32"}), "vllm", tables={"d2t": None})  # type: ignore[dict-item]
+    assert codes(cast) == ["VOC011"]
+    assert codes(cast, "error") == []
+    short, _ = checked(draft(dtypes={"d2t": "I32"}))
+    assert codes(short) == []
+
+
+def test_a_zero_map_is_right_only_for_the_first_ids() -> None:
+    zeros = (0,) * W
+    first = tuple(int(i < W) for i in range(V))
+    assert codes(checked(draft(), tables={"d2t": zeros})[0]) == ["VOC012"]
+    assert codes(checked(draft(), tables={"d2t": zeros, "t2d": first})[0]) == []
+    (found,) = [
+        f for f in checked(draft(tensors(remove=("t2d",))), tables={"d2t": zeros})[0] if f.code == "VOC012"
+    ]
+    assert found.severity.value == "warning"
+
+
+def test_float8_weights_without_a_config() -> None:
+    findings, _ = checked(draft(dtypes={"midlayer.mlp.up_proj.weight": "F8_E4M3"}), "vllm")
+    assert codes(findings, "error") == ["QNT001"]
+
+
+def test_a_quantisation_config_that_ignores_every_layer_does_nothing() -> None:
+    block = {
+        "quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": ["re:.*"],
+        "config_groups": {"g": {"targets": ["Linear"], "weights": {
+            "num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32}}},
+    }  # fmt: skip
+    findings, _ = checked(draft(set_(quantization_config=block)))
+    assert codes(findings) == []
+
+
+def test_what_vllm_does_not_take_from_a_speculators_folder() -> None:
+    def rope(c: dict[str, Any], t: dict[str, Any]) -> None:
+        del c["transformer_layer_config"]["rope_theta"]
+
+    assert codes(checked(draft(rope, SPECULATORS, SP), "vllm")[0]) == ["ROP007"]
+    assert codes(checked(draft(config=SPECULATORS, tensors=SP), "vllm")[0]) == []
+    peagle = SPECULATORS | {
+        "speculators_model_type": "peagle",
+        "mask_token_id": 7,
+        "architectures": ["PEagleDraftModel"],
+    }
+    with_mask = SP | {"mask_hidden": (1, 1, 3 * H)}
+    sound, _ = checked(draft(config=peagle, tensors=with_mask), "vllm")
+    assert codes(sound) == []
+    assert "PAR016" in codes(sound, "info")
+    lost, _ = checked(draft(config=peagle | {"norm_output": True}, tensors=with_mask), "vllm")
+    assert codes(lost) == ["NRM005"]
+
+
+@pytest.mark.parametrize(
+    ("verifier", "launch", "severity"),
+    [
+        ("org/model", None, None),
+        ("/data/model", None, "info"),
+        (None, None, "info"),
+        ("/data/model", "draft", "error"),
+        ("/data/model", "elsewhere", None),
+        ("gpt2", "draft", None),
+    ],
+)
+def test_a_speculators_folder_that_is_served_itself(
+    verifier: str | None, launch: str | None, severity: str | None
+) -> None:
+    def edit(c: dict[str, Any], t: dict[str, Any]) -> None:
+        c["speculators_config"]["verifier"] = {
+            "name_or_path": verifier,
+            "architectures": ["LlamaForCausalLM"],
+        }
+
+    command = None
+    if launch is not None:
+        command = SimpleNamespace(
+            model=launch, env={}, tp=None, context_length=None, given=lambda _n: False, value=lambda _n: None
+        )
+    findings, _ = checked(draft(edit, SPECULATORS, SP), "vllm", launch=command)
+    found = [f.severity.value for f in findings if f.code == "CFG017"]
+    assert found == ([severity] if severity is not None else [])
+
+
+@pytest.mark.parametrize(
+    ("stated", "launch", "standing", "says"),
+    [
+        (300, 200, 100, (300, "--context-length")),
+        (None, 200, 100, (200, "the launch command")),
+        (None, None, 100, (100, "the policy")),
+        (None, None, None, (512, "the target tiny")),
+    ],
+)
+def test_flags_go_before_the_launch_command_and_that_before_the_policy(
+    stated: int | None, launch: int | None, standing: int | None, says: tuple[int, str]
+) -> None:
+    command = SimpleNamespace(context_length=launch)
+    ctx = Context(draft(), target=LLAMA, launch=command, context_length=stated, standing_length=standing)  # type: ignore[arg-type]
+    assert ctx.served == says
+    assert Context(draft()).served is None
 
 
 def test_head_dim_that_got_lost_is_said_with_its_value() -> None:
@@ -325,6 +555,31 @@ def test_an_embedding_that_differs_is_compared_where_the_target_is_at_hand() -> 
     assert codes(equal) == []
 
 
+def test_a_draft_s_own_embedding_is_right_on_vllm_only_if_it_was_trained() -> None:
+    with_embedding = draft(tensors({"embed_tokens.weight": (V, H)}))
+    kept, _ = checked(with_embedding, "vllm", same=lambda a, b: False)
+    assert codes(kept) == ["HED005"]
+    peagle = SPECULATORS | {
+        "speculators_model_type": "peagle",
+        "mask_token_id": 7,
+        "architectures": ["PEagleDraftModel"],
+    }
+    trained, _ = checked(
+        draft(config=peagle, tensors=SP | {"mask_hidden": (1, 1, 3 * H)}), "vllm", same=lambda a, b: False
+    )
+    assert codes(trained) == []
+    assert "HED005" in codes(trained, "info")
+
+
+def test_heads_are_compared_by_shape_where_the_target_is_at_hand() -> None:
+    whole = draft(tensors({"lm_head.weight": (V, H)}, remove=("d2t", "t2d"), draft_vocab_size=V))
+    head = {"lm_head.weight": whole.tensors["lm_head.weight"]}
+    assert codes(checked(whole, same=lambda a, b: True, target_tensors=head)[0]) == []
+    padded = {"lm_head.weight": replace(head["lm_head.weight"], shape=(V + 64, H))}
+    assert codes(checked(whole, same=lambda a, b: True, target_tensors=padded)[0]) == ["HED005"]
+    assert codes(checked(draft(), same=lambda a, b: True, target_tensors=padded)[0]) == []
+
+
 @pytest.mark.parametrize(
     ("edit", "engine", "errors", "warnings"),
     [
@@ -335,6 +590,40 @@ def test_an_embedding_that_differs_is_compared_where_the_target_is_at_hand() -> 
         (set_(dflash_config={"mask_token_id": 250, "target_layer_ids": [1, 3, 3]}), "sglang", ["CAP006"], []),
         (set_(eos_token_id=250), "sglang", [], ["PAR005"]),
         (set_(sample_from_anchor=True), "sglang", ["PAR008"], []),
+        (set_(dflash_config={"mask_token_id": 250, "target_layer_ids": [1, 3, 8]}), "sglang", ["CAP005"], []),
+        (set_(dflash_config={"mask_token_id": 250, "target_layer_ids": [1, 3, 8]}), "vllm", ["CAP005"], []),
+        (set_(dflash_config={"mask_token_id": 250, "target_layer_ids": [1, 3, 7]}), "sglang", ["CAP005"], []),
+        (set_(dflash_config={"mask_token_id": 250, "target_layer_ids": [1, 3, 7]}), "vllm", [], []),
+        (
+            set_(dflash_config={"mask_token_id": 250, "target_layer_ids": [-1, 3, 5]}),
+            "sglang",
+            ["CAP005"],
+            [],
+        ),
+        (set_(dflash_config={"mask_token_id": 250, "target_layer_ids": [-1, 3, 5]}), "vllm", [], []),
+        (set_(dflash_config={"mask_token_id": 250, "target_layer_ids": [5, 3, 1]}), "vllm", [], ["CAP011"]),
+        (set_(num_target_layers=36), "sglang", [], ["CAP016"]),
+        (drop("block_size"), "sglang", [], ["PAR017"]),
+        (drop("block_size"), "vllm", [], []),
+        (set_(hidden_act="gelu"), "sglang", ["CFG006"], []),
+        (set_(hidden_act="gelu"), "vllm", ["CFG006"], []),
+        (set_(hidden_act="swigluoai"), "sglang", [], []),
+        (set_(layer_types=["sliding_attention"], sliding_window=32), "sglang", ["CFG002"], []),
+        (
+            set_(layer_types=["sliding_attention"], sliding_window=32, use_sliding_window=True),
+            "sglang",
+            [],
+            [],
+        ),
+        (set_(dflash_config=None), "vllm", ["CFG005"], []),
+        (set_(vocab_size=248), "vllm", [], ["PAR007"]),
+        (
+            tensors(remove=("layers.0.self_attn.q_norm.weight", "layers.0.self_attn.k_norm.weight")),
+            "sglang",
+            ["NRM006"],
+            [],
+        ),
+        (set_(), "sglang==0.5.9", ["ENG003"], []),
     ],
 )
 def test_dflash(edit: Any, engine: str, errors: list[str], warnings: list[str]) -> None:

@@ -324,3 +324,13 @@ def test_no_config_breaks_it(config: dict[str, Any], hf_quant: dict[str, Any] | 
     for field, source in found.sources.items():
         assert getattr(found, field) is not None
         assert source
+
+
+def test_sizes_that_the_config_leaves_out_are_those_of_the_embedding() -> None:
+    embedding = TensorInfo("model.embed_tokens.weight", "BF16", (320, 64), "m.safetensors", 0, 0)
+    found = from_config({"model_type": "llama"}, "x", tensors={embedding.name: embedding})
+    assert (found.vocab_size, found.hidden_size) == (320, 64)
+    assert found.sources["vocab_size"] == "m.safetensors header: the shape of model.embed_tokens.weight"
+    stated = from_config({"vocab_size": 256, "hidden_size": 64}, "x", tensors={embedding.name: embedding})
+    assert stated.vocab_size == 256
+    assert any("320 rows for a vocabulary of 256" in note for note in stated.notes)

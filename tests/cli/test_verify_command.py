@@ -1,0 +1,75 @@
+"""``ckpt verify`` from outside: which setting counts, and where findings are."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_commands import TARGET, TINY, ckpt
+from tests.conftest import FIXTURES
+
+
+def test_flags_go_before_the_launch_command_and_that_before_the_policy(tmp_path: Path) -> None:
+    (tmp_path / "ckpt.toml").write_text("tp = 3\ncontext-length = 100000\n")
+    draft = str(TINY / "draft-midlayer")
+    command = (
+        "python -m sglang.launch_server --model-path m --speculative-algorithm EAGLE3 --speculative-draft-model-path d "
+        "--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4"
+    )
+
+    def errors(*args: str) -> set[str]:
+        done = ckpt("verify", draft, "--format", "json", *args, cwd=tmp_path)
+        return {f["code"] for f in json.loads(done.stdout)["findings"] if f["severity"] == "error"}
+
+    assert errors() == {"TPX001", "CTX001"}
+    assert errors("--launch", command) == {"TPX001", "CTX001"}  # what it leaves open, the policy says
+    assert errors("--launch", f"{command} --tp-size 2 --context-length 128") == set()
+    assert errors("--launch", f"{command} --tp-size 2 --context-length 128", "--tp", "3") == {"TPX001"}
+
+
+@pytest.mark.parametrize("option", ["--select", "--ignore"])
+def test_a_code_that_is_no_code_is_refused(option: str) -> None:
+    done = ckpt("verify", str(TINY / "draft-midlayer"), option, "SHP,CPA005")
+    assert done.returncode == 2
+    assert "CPA005: no code begins so; did you mean" in done.stderr
+
+
+def test_what_is_wrong_with_the_target_s_files_is_placed_in_the_target(tmp_path: Path) -> None:
+    shutil.copytree(TINY / "draft-midlayer", tmp_path / "draft")
+    shutil.copytree(TARGET, tmp_path / "models" / "target")
+    (tmp_path / ".git").mkdir()
+    index = {"metadata": {}, "weight_map": {"model.norm.weight": "model-00001-of-00002.safetensors"}}
+    (tmp_path / "models" / "target" / "model.safetensors.index.json").write_text(json.dumps(index))
+    args = ("verify", "draft", "--target", "models/target")
+    report = json.loads(ckpt(*args, "--format", "json", cwd=tmp_path).stdout)
+    found = [f for f in report["findings"] if f["code"].startswith("FIL")]
+    assert found
+    for f in found:
+        assert f["code"] != "FIL001"
+        assert f["location"]["file"].startswith("../models/target/")
+        assert f["message"].startswith("in the target models/target: ")
+    sarif = json.loads(ckpt(*args, "--format", "sarif", cwd=tmp_path).stdout)
+    places = {
+        r["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+        for r in sarif["runs"][0]["results"]
+        if r["ruleId"].startswith("FIL")
+    }
+    assert places == {"models/target/model.safetensors.index.json", "models/target/model.safetensors"}
+    assert (
+        "file=models/target/model.safetensors.index.json"
+        in ckpt(*args, "--format", "github", cwd=tmp_path).stdout
+    )
+
+
+def test_a_draft_that_isn_t_one_because_of_its_files_is_told_once(tmp_path: Path) -> None:
+    shutil.copytree(TINY / "draft-midlayer", tmp_path / "draft")
+    shutil.copy(
+        FIXTURES / "formats" / "z-lab" / "dflash_tiny" / "model.safetensors",
+        tmp_path / "draft" / "other.safetensors",
+    )
+    report = json.loads(ckpt("verify", "draft", "--format", "json", cwd=tmp_path).stdout)
+    assert {f["code"] for f in report["findings"] if f["severity"] == "error"} == {"FIL017"}
+    assert {"code": "CFG011", "reason": "FIL017 explains it"} in report["skipped"]
