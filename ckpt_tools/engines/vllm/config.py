@@ -155,6 +155,7 @@ def resolve_config(config: Mapping[str, Any], asked: Asked, contract: Contract) 
         _ = attributes["quantization_config"].get("scale_fmt")
     if not attributes.get("architectures"):
         attributes["architectures"] = _bare_architectures(attributes)
+    kind = attributes["model_type"]
     attributes = rewrite(attributes)
     rope.patch(attributes)
     _text_config(attributes)
@@ -168,6 +169,7 @@ def resolve_config(config: Mapping[str, Any], asked: Asked, contract: Contract) 
     if asked.method is not None:
         method = _settled(method, asked.path, attributes)
     if method in ("eagle", "eagle3", "dflash") and config_class not in ("EAGLEConfig", "SpeculatorsConfig"):
+        _wrap(kind)
         attributes = {
             **attributes,
             "architectures": rename(attributes["architectures"], method),
@@ -243,6 +245,7 @@ def _native(config: Mapping[str, Any]) -> Attributes:
         if not isinstance(model["model_type"], str) or model["model_type"] not in classes():
             raise refuse_config("ValueError", f"Unrecognized model identifier: {model['model_type']}.")
         inner = auto_config(model)
+        _wrap(inner["model_type"])
     elif method in ("eagle", "eagle3", "dflash"):
         raise refuse_config("AssertionError", f"model should not be None when method is {method}")
     else:
@@ -271,12 +274,21 @@ def _bare_architectures(attributes: Attributes) -> list[str] | None:
 
 def _text_config(attributes: Attributes) -> None:
     """``get_hf_text_config`` wants a nested text config to be a config (``transformers_utils/config.py:1195-1209``)."""
-    typed = classes().get(attributes["model_type"], {}).get("fields", {})
     for name in ("text_encoder", "decoder", "generator", "text_config"):
-        if attributes.get(name) is not None or (name == "text_config" and name in typed):
-            raise refuse_config(
-                "ValueError", "The text_config extracted from the model config does not have `num_attention_"
-            )
+        if attributes.get(name) is not None:
+            raise _no_text_config()
+
+
+def _wrap(kind: str) -> None:
+    """A class with a text config inside: ``EAGLEConfig`` copies that as a dict."""
+    if classes()[kind].get("wraps"):
+        raise _no_text_config()
+
+
+def _no_text_config() -> Exception:
+    return refuse_config(
+        "ValueError", "The text_config extracted from the model config does not have `num_attention_"
+    )
 
 
 def _check_quantization(attributes: Attributes) -> None:

@@ -205,7 +205,9 @@ def _selector(settings: Mapping[str, Any], rows: int, hidden: int) -> Module:
 
 def _dspark_heads(model: Module, fields: Fields, rows: int, draft_vocab: int, hidden: int) -> None:
     rank = fields.need("markov_rank")
-    first = Module("Embedding", parameters={"weight": Parameter(allocated("empty", rows, rank))})
+    first = Module(
+        "Embedding", parameters={"weight": Parameter(allocated("empty", rows, rank, together=True))}
+    )
     model.children["markov_head"] = Module(
         "DSparkMarkovHead",
         children={"markov_w1": first, "markov_w2": vocabulary("ParallelLMHead", draft_vocab, rank)},

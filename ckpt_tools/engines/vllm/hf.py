@@ -50,6 +50,7 @@ def auto_config(config: Mapping[str, Any]) -> Attributes:
     Raises:
         Refused: As transformers would: no or unknown ``model_type``, a wrong type, a rope without its keys.
     """
+    _ = "auto_map" in config and "AutoConfig" in config["auto_map"]  # models/auto/configuration_auto.py:398
     if "model_type" not in config:
         raise refuse_config("ValueError", "Unrecognized model in")
     model_type = config["model_type"]

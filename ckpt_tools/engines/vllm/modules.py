@@ -212,8 +212,10 @@ def _size(shape: Shape) -> str:
     return f"torch.Size([{', '.join(map(str, shape))}])"
 
 
-def allocated(function: str, *dims: Any) -> Shape:
+def allocated(function: str, *dims: Any, together: bool = False) -> Shape:
     """The shape that ``torch.empty``, ``ones`` or ``zeros`` makes of a config's raw values.
+
+    ``together``: the dimensions come as one tuple, as torch's own modules pass them.
 
     Raises:
         Refused: A dimension is negative or no integer; with torch's own message.
@@ -222,7 +224,12 @@ def allocated(function: str, *dims: Any) -> Shape:
         if isinstance(dim, int) and not (isinstance(dim, bool) and place == 0):
             continue
         kind = type(dim).__name__
-        if place:
+        if together:
+            message = (
+                f"{function}(): argument 'size' (position 1) must be tuple of ints, "
+                f"but found element of type {kind} at pos {place}"
+            )
+        elif place:
             message = (
                 f"{function}(): argument 'size' failed to unpack the object at pos {place + 1} with error "
                 f'"type must be tuple of ints,but got {kind}"'

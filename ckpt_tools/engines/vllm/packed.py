@@ -12,9 +12,6 @@ from ckpt_tools.engines.vllm.schemes import FLOATS, FP8_CACHE, Layout, Linear, M
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ckpt_tools.engines.vllm.modules import Parameter
-
-Settings = "Mapping[str, Any]"
 MARLIN_GROUPS = [-1, 32, 64, 128]  # quantization/utils/marlin_utils.py:143-149
 
 
@@ -64,9 +61,9 @@ def awq(settings: Mapping[str, Any], tensors: Mapping[str, str]) -> Method:
     def layout(linear: Linear) -> Layout:  # auto_awq.py:408-490
         groups = 1 if size == -1 else linear.inputs // size
         return {
-            "qweight": linear.matrix(pack, 1, 1),
-            "qzeros": linear.matrix(pack, out_axis=1, inputs=groups),
-            "scales": linear.matrix(out_axis=1, inputs=groups),
+            "qweight": linear.packed(pack, linear.inputs),
+            "qzeros": linear.packed(pack, groups),
+            "scales": linear.packed(1, groups),
         }
 
     def skipped(name: str) -> bool:
@@ -94,11 +91,10 @@ class _Gptq:
                 f"Marlin does not support group_size = {self.size}. Only group_sizes = {MARLIN_GROUPS} are supported.",
             )
         pack, groups = 32 // self.bits, 1 if self.size == -1 else linear.inputs // self.size
-        qzeros: Parameter = linear.matrix(pack, out_axis=1, inputs=groups)
         return {
-            "qweight": linear.matrix(1, pack, 1),
-            "scales": linear.matrix(out_axis=1, inputs=groups),
-            "qzeros": qzeros,
+            "qweight": linear.packed(1, linear.inputs // pack),
+            "scales": linear.packed(1, groups),
+            "qzeros": linear.packed(pack, groups),
         }
 
     def checked(self) -> _Gptq:

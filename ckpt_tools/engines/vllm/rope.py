@@ -105,15 +105,25 @@ def validate(attributes: Mapping[str, Any]) -> None:
             raise refuse_config(
                 "KeyError", f"Missing required keys in `rope_parameters` for 'rope_type'='{kind}'"
             )
-        if kind == "longrope":
-            len(part["short_factor"])
-            len(part["long_factor"])
+        _compare(str(kind), part, attributes)
         share = part.get("partial_rotary_factor", 1.0)
         if isinstance(head_dim, int) and head_dim > 4 and head_dim % 2 and int(head_dim * share) == head_dim:
             raise refuse_config(
                 "StrictDataclassClassValidationError",
                 "Class validation error for validator 'validate_rope':\n    ValueError: RoPE requires an even rotary dimension",
             )
+
+
+def _compare(kind: str, part: Attributes, attributes: Mapping[str, Any]) -> None:
+    """What the validators compute before they warn (modeling_rope_utils.py:920-1060)."""
+    if kind == "longrope":
+        _ = len(part["short_factor"]), len(part["long_factor"])
+    elif kind == "yarn":
+        _ = (part.get("beta_fast") or 32) < (part.get("beta_slow") or 1)
+        _ = attributes["max_position_embeddings"] / part["original_max_position_embeddings"]
+    elif kind == "llama3":
+        _ = part["high_freq_factor"] <= part["low_freq_factor"]
+        _ = part["original_max_position_embeddings"] >= attributes["max_position_embeddings"]
 
 
 def patch(attributes: Attributes) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from ckpt_tools.engines.vllm.modules import Parameter, Rule, ShardId
+from ckpt_tools.engines.vllm.modules import Parameter, Rule, ShardId, allocated
 from ckpt_tools.engines.vllm.refusal import refuse_class
 
 if TYPE_CHECKING:
@@ -31,14 +31,22 @@ class Linear:
     shards: Mapping[ShardId, tuple[int, int]]
 
     def matrix(
-        self, out_div: int = 1, in_div: int = 1, out_axis: int = 0, inputs: int | None = None
+        self, out_div: Any = 1, in_div: int = 1, out_axis: int = 0, inputs: int | None = None
     ) -> Parameter:
-        """A matrix whose outputs are packed by ``out_div`` and whose inputs by ``in_div`` (or are ``inputs`` many)."""
-        rows = ceil(self.outputs / out_div)
-        columns = ceil(self.inputs / in_div) if inputs is None else inputs
-        shards = {
-            k: (ceil(first / out_div), ceil(size / out_div)) for k, (first, size) in self.shards.items()
-        }
+        """A matrix with one row per ``out_div`` outputs and one column per ``in_div`` inputs, begun ones too.
+
+        ``inputs`` is the number of columns where it is no division.
+        """
+        return self._matrix(lambda size: ceil(size / out_div), inputs or ceil(self.inputs / in_div), out_axis)
+
+    def packed(self, out_div: Any, inputs: int) -> Parameter:
+        """A transposed matrix whose outputs are packed by ``out_div``; outputs that fill no word are left out."""
+        allocated("empty", inputs, self.outputs // out_div)
+        return self._matrix(lambda size: size // out_div, inputs, 1)
+
+    def _matrix(self, divide: Callable[[int], int], columns: int, out_axis: int) -> Parameter:
+        rows = divide(self.outputs)
+        shards = {k: (divide(first), divide(size)) for k, (first, size) in self.shards.items()}
         shape = (rows, columns) if out_axis == 0 else (columns, rows)
         return Parameter(shape, self.rule, shards=shards, out_axis=out_axis)
 
