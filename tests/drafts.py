@@ -102,14 +102,14 @@ def draft(
     return Checkpoint("draft", "draft", c, text, infos, files)
 
 
-def checked(
+def context(
     checkpoint: Checkpoint,
     engine: str = "sglang",
     target: Target | None = LLAMA,
     tables: dict[str, tuple[int, ...]] | None = None,
     **more: Any,
-) -> tuple[tuple[Finding, ...], tuple[Skipped, ...]]:
-    """What the checks say of a draft."""
+) -> Context:
+    """What the checks look at."""
     resolved = resolve(engine, "--engine")
     read = read_draft(checkpoint, target)
     load = (
@@ -122,7 +122,7 @@ def checked(
         "t2d": tuple(int(i in set(MAP)) for i in range(V)),
     }
     rows.update(tables or {})
-    ctx = Context(
+    return Context(
         checkpoint=checkpoint,
         draft=read,
         target=target,
@@ -131,7 +131,17 @@ def checked(
         table=lambda n: rows.get(n),
         **more,
     )
-    out = run_checks([ctx])
+
+
+def checked(
+    checkpoint: Checkpoint,
+    engine: str = "sglang",
+    target: Target | None = LLAMA,
+    tables: dict[str, tuple[int, ...]] | None = None,
+    **more: Any,
+) -> tuple[tuple[Finding, ...], tuple[Skipped, ...]]:
+    """What the checks say of a draft."""
+    out = run_checks([context(checkpoint, engine, target, tables, **more)])
     return out.findings, out.skipped
 
 

@@ -152,6 +152,8 @@ def verify(request: VerifyRequest) -> Report:
     facts = draft_facts(checkpoint, draft)
     if (first := maps[engines[0]]) is not None:
         facts["load"] = load_json(first)
+        if len(maps) > 1:
+            facts["loads"] = {str(e): load_json(m) for e, m in maps.items() if m is not None}
     facts["ran"] = list(outcome.ran)
     facts["serves"] = _serves(contexts)
     if request.deep and request.stats:
@@ -348,8 +350,8 @@ def _serves(contexts: list[Context]) -> dict[str, Any] | None:
     """The first SGLang release that serves the pair as it is."""
     from ckpt_tools.checks.needs import needed_release
 
-    ctx = contexts[0]
-    if ctx.draft is None or ctx.engine is None or not ctx.engine.name.startswith("sglang"):
+    ctx = next((c for c in contexts if c.engine is not None and c.engine.name.startswith("sglang")), None)
+    if ctx is None or ctx.draft is None:
         return None
     first, needs = needed_release(ctx)
     return {"sglang": {"from": first, "because": [{"release": v, "what": w} for v, w in needs]}}

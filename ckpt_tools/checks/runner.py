@@ -125,16 +125,17 @@ def run_checks(
         contexts: The same draft and target under each engine; one without an engine when none is asked for.
         select: Codes and prefixes to run; all when empty.
         ignore: Codes and prefixes to leave out.
-        known: Findings that are there already (of the container); their errors explain followers away.
+        known: Findings that are there already (of the container); their errors explain followers away, under their own engine alone
+            where they name one.
 
     A check that names no engine and whose answer is the same under all is reported once.
     """
     found: list[Finding] = []
     skipped: dict[tuple[str, str], Skipped] = {}
     ran: dict[str, None] = {}
-    container = [f.code for f in known if f.severity is Severity.ERROR]
+    container = [f for f in known if f.severity is Severity.ERROR]
     for ctx in contexts:
-        errors = list(container)
+        errors = [f.code for f in container if f.engine in (None, str(ctx.engine))]
         for check in _ordered():
             if not selected(check.code, select, ignore):
                 continue
@@ -165,5 +166,5 @@ def _merged(found: list[Finding], contexts: int) -> tuple[Finding, ...]:
         seen.setdefault(replace(f, engine=None), []).append(f)
     out: list[Finding] = []
     for bare, same in seen.items():
-        out += [bare] if len(same) == contexts else same
+        out += [bare] if len({f.engine for f in same}) == contexts else same
     return tuple(out)

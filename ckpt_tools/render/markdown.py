@@ -128,6 +128,9 @@ def _plan(plan: Mapping[str, Any] | None) -> Iterator[str]:
     rows += [(cell(r["from"]), f"also {cell(r['to'])}") for r in plan["copies"]]
     rows += [(cell(d["tensor"]), f"dropped: {escape(d['reason'])}") for d in plan["drops"]]
     rows += [("", f"{cell(s['tensor'])} {escape(s['how'])}") for s in plan["synthesised"]]
+    rows += [
+        (cell(c["tensor"]), f"cast from {escape(c['from'])} to {escape(c['to'])}") for c in plan["casts"]
+    ]
     title = f"Plan: {escape(plan['from'])} to {escape(plan['to'])}, {len(plan['renames'])} tensors"
     yield from _details(title, _table(("tensor", "becomes"), rows) if rows else ("All names stay.",))
 
@@ -147,12 +150,17 @@ def _load(load: Mapping[str, Any]) -> Iterator[str]:
         yield from _table(
             ("parameter", "filled by", "from"),
             (
-                (cell(name), fill["filled_by"], "<br>".join(cell(source) for source in fill["from"]))
+                (cell(name), fill["filled_by"], "<br>".join([*map(cell, fill["from"]), *_cut(fill)]))
                 for name, fill in load["parameters"].items()
             ),
         )
     if load["unused"]:
         yield f"\nUnused: {', '.join(code(name) for name in load['unused'])}"
+
+
+def _cut(fill: Mapping[str, Any]) -> Iterator[str]:
+    if fill.get("cut"):
+        yield escape(fill["cut"])
 
 
 def _skipped(report: Report) -> Iterator[str]:

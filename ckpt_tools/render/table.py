@@ -86,7 +86,7 @@ def _lines(report: Report, style: Style) -> Iterator[Line]:
         yield from _sections(report, style)
     for finding in report.findings:
         if style.verbosity >= 0 or finding.severity.value != "info":
-            yield from _finding(finding, style)
+            yield from _finding(finding, style, several=len(report.engines) > 1)
     if style.verbosity > 0:
         yield from _skipped(report, style)
     yield from _verdict(report, style)
@@ -239,12 +239,14 @@ def _grid(title: str, rows: Sequence[Mapping[str, Any]], style: Style) -> Iterat
         )
 
 
-def _finding(finding: Finding, style: Style) -> Iterator[Line]:
+def _finding(finding: Finding, style: Style, *, several: bool) -> Iterator[Line]:
     level = finding.severity.value
     first, *rest = wrapped(f"{level}[{finding.code}]: {line(finding.message)}", style.width, rest="  ")
     yield first, level
     yield from _plain(rest)
     if style.verbosity <= 0:
+        if several and finding.engine:
+            yield f"  engine {visible(finding.engine)}", "dim"
         if finding.hint:
             yield from _plain(wrapped(f"hint: {line(finding.hint)}", style.width, "  ", "    "), "dim")
         return

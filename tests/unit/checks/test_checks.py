@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import combinations
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ckpt_tools.checks.base import Context
-from ckpt_tools.model import Rope, Target
+from ckpt_tools.checks import base
+from ckpt_tools.checks.base import Context, Hit, check, checks
+from ckpt_tools.checks.runner import run_checks
+from ckpt_tools.model import Finding, Rope, Severity, Target
 from tests.drafts import (
     DFLASH,
     DFLASH_CONFIG,
@@ -27,9 +29,13 @@ from tests.drafts import (
     W,
     checked,
     codes,
+    context,
     draft,
     layer,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ENGINES = ("sglang", "sglang==0.5.12", "vllm")
 E1S = {
@@ -761,3 +767,29 @@ def test_dtypes_of_tensors_are_an_info() -> None:
 def test_config_kinds_are_checked_against_the_schema() -> None:
     findings, _ = checked(draft(set_(rms_norm_eps="small")), "vllm")
     assert "CFG013" in codes(findings) or "CFG002" in codes(findings)
+
+
+def test_a_defect_explains_followers_under_its_own_engine_alone() -> None:
+    known = Finding("FIL015", "consolidated-copy", Severity.ERROR, "a copy", engine="vllm==0.33.0")
+    edit = tensors(remove=("fc.weight",))
+    contexts = [context(draft(edit), engine) for engine in ("sglang", "vllm")]
+    found = run_checks(contexts, known=[known]).findings
+    assert {(f.code, f.engine) for f in found if f.severity is Severity.ERROR} == {
+        ("KEY002", "sglang==0.5.23")
+    }
+
+
+def test_what_one_engine_draws_twice_is_not_both_engines() -> None:
+    @check("ZZZ999", "twice", Severity.ERROR, engines=("sglang",))
+    def twice(ctx: Context) -> Iterator[Hit]:
+        yield Hit("the same")
+        yield Hit("the same")
+
+    checks.cache_clear()
+    try:
+        contexts = [context(draft(), engine) for engine in ("sglang", "vllm")]
+        found = run_checks(contexts, select=("ZZZ",)).findings
+        assert {f.engine for f in found} == {"sglang==0.5.23"}
+    finally:
+        del base._REGISTRY["ZZZ999"]
+        checks.cache_clear()

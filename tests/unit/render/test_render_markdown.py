@@ -34,6 +34,7 @@ def test_a_failed_verify() -> None:
     assert "1 error, 1 warning, 1 info." in lines
     assert "<details><summary>What sglang==0.5.23 loads</summary>" in lines
     assert "| `model.norm.weight` | nothing |  |" in lines
+    assert "| `model.fc.weight` | partly | `fc.weight`<br>21504 narrowed to 12288 |" in lines
     assert "<details><summary>2 checks skipped</summary>" in lines
 
 
@@ -59,6 +60,9 @@ def test_plan() -> None:
     assert "| `layers.0.mlp.up` | `midlayer.mlp.up` |" in text
     assert "| `verifier_norm.weight` | dropped: the target's own norm |" in text
     plan = {**plan_report().facts["plan"], "renames": [], "copies": [], "drops": [], "synthesised": []}
+    cast = verify_report(facts={"plan": plan})
+    assert "| `fc.weight` | cast from F32 to BF16 |" in render("markdown", [cast], Style())
+    plan = {**plan, "casts": []}
     unchanged = verify_report(facts={"plan": plan})
     assert "All names stay." in render("markdown", [unchanged], Style())
 

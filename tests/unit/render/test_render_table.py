@@ -12,6 +12,8 @@ from ckpt_tools.render import Style, render, renderers
 from ckpt_tools.render._layout import columns, together, wrapped
 from ckpt_tools.render._text import fact, line, rope, short, size, visible
 from tests.unit.render.reports import (
+    SGLANG,
+    VLLM,
     accept_report,
     all_reports,
     clean_report,
@@ -65,6 +67,13 @@ LOADED = """\
 
 def test_usual() -> None:
     assert render("table", [verify_report()], Style(width=60)) == USUAL
+
+
+def test_engines_are_named_where_there_are_several() -> None:
+    text = render("table", [verify_report(engines=(SGLANG, VLLM))], Style())
+    assert "  engine sglang==0.5.23\n" in text.partition("error[CTX001]")[2]
+    alone = render("table", [verify_report()], Style())
+    assert "  engine sglang==0.5.23\n" not in alone.partition("error[CTX001]")[2]
 
 
 def test_verbose() -> None:
