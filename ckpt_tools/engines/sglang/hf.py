@@ -276,10 +276,11 @@ def _validate(
                 "architecture",
                 f"The hidden size ({hidden}) is not a multiple of the number of attention heads ({heads}).",
             )
-    if "refuse:layer_types" in rules and "layer_types" in stated and attributes["layer_types"] is not None:
-        message = _layer_types(
-            attributes["layer_types"], attributes.get("num_hidden_layers"), data["layer_types"]
-        )
+    types = attributes.get("layer_types") if "layer_types" in stated else None
+    if "refuse:layer_types" in rules and types is None and not strict and "num_hidden_layers" in stated:
+        types = ["full_attention"] * len(range(attributes["num_hidden_layers"]))  # each class's own line
+    if "refuse:layer_types" in rules and types is not None:
+        message = _layer_types(types, attributes.get("num_hidden_layers"), data["layer_types"])
         if message:
             raise _class_error("layer_type", message) if strict else Refused("ValueError", message, "config")
     rope = attributes.get("rope_parameters" if strict else "rope_scaling")
@@ -303,8 +304,6 @@ def _validate(
 
 def _layer_types(types: Any, layers: Any, known: list[str]) -> str | None:
     """``validate_layer_type`` (configuration_utils.py:557-573; ``layer_type_validation`` before 5)."""
-    if not hasattr(types, "__iter__"):
-        return f"'{type(types).__name__}' object is not iterable"
     if not all(kind in known for kind in types):
         return f"The `layer_types` entries must be in {tuple(known)} but got {types}"
     if layers is not None and layers != len(types):

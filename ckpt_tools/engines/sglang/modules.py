@@ -208,7 +208,7 @@ def check_rope(config: HfConfig, features: Features, *, reads_theta: bool = True
         raise Refused("TypeError", "arange() received an invalid combination of arguments", "class")
     if positions < 0:
         raise Refused("RuntimeError", "upper bound and lower bound inconsistent with step sign", "class")
-    if scaling and scaling.get("rope_type", scaling.get("type")) in ("yarn", "deepseek_yarn"):
+    if reads_theta and scaling and scaling.get("rope_type", scaling.get("type")) in ("yarn", "deepseek_yarn"):
         math.log(theta)  # layers/rotary_embedding/yarn.py: where the ramp begins
 
 

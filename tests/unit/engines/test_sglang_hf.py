@@ -187,3 +187,61 @@ def test_remote_modules_raised_before_0_5_10() -> None:
         engine = resolve(f"sglang=={version}", "test")
         with pytest.raises(Refused, match=error):
             architectures.choose(config, architectures.registered(version), features(engine))
+
+
+LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "errors"),  # newest first; None where it is taken
+    [
+        ("id2label", "x", ("AttributeError", "StrictDataclassFieldValidationError", "ValueError")),
+        ("id2label", {"a": "b"}, ("ValueError", "ValueError", "ValueError")),
+        ("id2label", {"0": "b"}, (None, None, None)),
+        ("num_labels", "x", ("TypeError", "TypeError", "TypeError")),
+        ("num_labels", 3, (None, None, None)),
+        ("problem_type", "x", (None, "StrictDataclassFieldValidationError", "ValueError")),
+        ("use_return_dict", True, ("AttributeError", "AttributeError", "AttributeError")),
+        ("quantization_config", None, (None, None, "AttributeError")),
+        ("auto_map", None, ("TypeError", "TypeError", "TypeError")),
+        ("rope_parameters", [], ("StrictDataclassFieldValidationError", "StrictDataclassFieldValidationError", None)),
+        ("rope_scaling", 2.0, ("StrictDataclassFieldValidationError", "StrictDataclassFieldValidationError", "TypeError")),
+        ("rope_scaling", {"type": "linear", "rope_type": "llama3", "factor": 2.0}, ("KeyError", "KeyError", None)),
+        ("architectures", [3], (None, "StrictDataclassFieldValidationError", None)),
+    ],
+)  # fmt: skip
+def test_fields_of_every_config_are_refused_as_each_release_does(
+    key: str, value: Any, errors: tuple[str | None, ...]
+) -> None:
+    for transformers, error in zip((NEW, MIDDLE, OLD), errors, strict=True):
+        if error is None:
+            read(LLAMA | {key: value}, transformers, "")
+        else:
+            assert str(refused(LLAMA | {key: value}, transformers)).startswith(error)
+
+
+def test_layer_types_are_known_and_as_many_as_layers() -> None:
+    config = LLAMA | {"num_hidden_layers": 1}
+    for transformers, model_type, error in (
+        (NEW, "llama", "StrictDataclassClassValidationError"),
+        (OLD, "qwen3", "ValueError"),
+    ):
+        for types in (["odd_attention"], ["full_attention"] * 2):
+            given = config | {"model_type": model_type, "layer_types": types}
+            assert str(refused(given, transformers)).startswith(error)
+        read(config | {"model_type": model_type, "layer_types": ["sliding_attention"]}, transformers, "")
+    assert str(refused(config | {"layer_types": 3}, NEW)).startswith("TypeError")
+    assert str(refused({"model_type": "qwen3", "num_hidden_layers": "1"}, OLD)).startswith("TypeError")
+
+
+def test_what_a_class_sets_last_wins() -> None:
+    assert read({"model_type": "llama4_text", "attention_bias": True}, OLD, "").get("attention_bias") is False
+    assert (
+        read({"model_type": "deepseek_v2", "head_dim": 8, "qk_rope_head_dim": 40}, OLD, "").get("head_dim")
+        == 40
+    )
+
+
+def test_a_class_s_own_name_for_a_field_stands_for_it() -> None:
+    config = read({"model_type": "bloom", "num_hidden_layers": 1}, NEW, "")
+    assert (config.get("n_layer"), config.get("num_hidden_layers")) == (1, 1)

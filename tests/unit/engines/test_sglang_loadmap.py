@@ -390,3 +390,69 @@ def test_no_config_crashes_it(
     found = mapped(draft(names(), CONFIG | given_), f"sglang=={version}")
     assert found.refused is not None or found.parameters or found.architecture is not None
     assert set(found.unused) <= set(names())
+
+
+@pytest.mark.parametrize(
+    ("extra", "errors"),  # 0.5.23, then 0.5.9
+    [
+        ({"text_config": {}}, ("AssertionError", "AssertionError")),
+        ({"llm_config": {"num_attention_heads": 4}}, ("AttributeError", "AssertionError")),
+        ({"language_config": {}}, ("AttributeError", "AttributeError")),
+        ({"thinker_config": {"text_config": {}}}, ("AttributeError", "AttributeError")),
+        ({"thinker_config": {}}, ("AttributeError", "AttributeError")),
+        ({"text_config": "x"}, ("AttributeError", "AssertionError")),
+        ({"text_config": "x", "torch_dtype": None}, ("AttributeError", "AssertionError")),
+        ({"thinker_config": None}, (None, "AttributeError")),
+        ({"text_config": CONFIG}, (None, "AssertionError")),
+        ({"seq_length": "x"}, ("ValueError", "ValueError")),
+        ({"quantization_config": "fp8"}, ("AttributeError", "AttributeError")),
+        ({"architectures": {}}, ("KeyError", "KeyError")),
+        ({"architectures": [None]}, ("AttributeError", "AttributeError")),
+    ],
+)
+def test_a_config_that_is_refused_before_a_model_is_built(
+    extra: dict[str, Any], errors: tuple[str | None, ...]
+) -> None:
+    for engine, error in zip(("sglang", "sglang==0.5.9"), errors, strict=True):
+        found = mapped(draft(names(), **extra), engine)
+        assert (found.refused or "").partition(":")[0] == (error or "")
+        assert found.stage == ("config" if error else None)
+
+
+LONGROPE = {"rope_type": "longrope", "short_factor": [1.0] * 16, "long_factor": [1.0] * 16}
+NESTED = {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}
+
+
+@pytest.mark.parametrize(
+    ("extra", "error"),
+    [
+        ({"rope_theta": "10000"}, "TypeError: unsupported operand"),
+        ({"rope_theta": []}, "TypeError: unhashable type: 'list'"),
+        ({"rope_scaling": NESTED}, "TypeError: unhashable type: 'dict'"),
+        ({"model_type": "gemma3_text"}, "TypeError: unhashable type: 'dict'"),
+        ({"rope_theta": 0, "rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "ValueError: "),
+        ({"rope_scaling": LONGROPE | {"long_factor": [1.0] * 8}}, "RuntimeError: The size of tensor a (8)"),
+        ({"rope_scaling": {"rope_type": "odd"}}, "ValueError: Unknown RoPE scaling type odd"),
+        ({"max_position_embeddings": -1}, "RuntimeError: upper bound"),
+        ({"num_key_value_heads": -2}, "AssertionError: "),
+        ({"target_hidden_size": -64}, "RuntimeError: Trying to create tensor with negative dimension -192"),
+        ({"num_aux_hidden_states": "3"}, "TypeError: empty()"),
+        ({"torch_dtype": "int8"}, "TypeError: only floating-point types"),
+        ({"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 0}, "AssertionError: "),
+    ],
+)
+def test_values_that_no_model_is_built_from(extra: dict[str, Any], error: str) -> None:
+    found = mapped(draft(names(), **extra))
+    assert (found.refused or "").startswith(error)
+    assert found.stage == "class"
+
+
+def test_rope_types_that_are_built() -> None:
+    for scaling in (LONGROPE, {"rope_type": "proportional"}):
+        assert mapped(draft(names(), rope_scaling=scaling)).refused is None
+
+
+def test_0_5_9_asks_for_a_scaling_s_keys() -> None:
+    found = mapped(draft(names(), rope_scaling=LONGROPE), "sglang==0.5.9")
+    assert found.refused == "KeyError: 'original_max_position_embeddings'"
+    assert mapped(draft(names(), num_hidden_layers=1.0), "sglang==0.5.9").refused is None
