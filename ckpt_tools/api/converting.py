@@ -31,7 +31,7 @@ from ckpt_tools.convert.record import RECORD, Recorded, read_record, with_record
 from ckpt_tools.convert.repairs import REPAIRS
 from ckpt_tools.convert.sidecars import tables_beside
 from ckpt_tools.engines import engines, resolve
-from ckpt_tools.errors import CkptError, InputError, UsageError
+from ckpt_tools.errors import InputError, UsageError
 from ckpt_tools.formats import formats, read_draft
 from ckpt_tools.model import Severity
 
@@ -159,14 +159,11 @@ def readers_of(
 
 
 def _side_tables(opened: Opened, name: str) -> Mapping[str, tuple[int, ...]]:
-    """The integer tensors of a pickled file beside the weights; empty when it holds none or isn't local."""
+    """The integer tensors of a pickled file beside the weights; none when it isn't on this machine."""
     from ckpt_tools.container.pickle import read_tables
 
     path = opened.source.local(name)
-    try:
-        return read_tables(path) if path is not None else {}
-    except CkptError:
-        return {}
+    return read_tables(path) if path is not None else {}
 
 
 def _open(request: Request) -> Opened:

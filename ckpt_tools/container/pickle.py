@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import pickle
 import re
+import struct
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,20 @@ STATE_DICT_KEYS = ("draft_state_dict", "model_state_dict", "state_dict", "module
 BARE = "tensor"
 _MAX_NESTING = 4
 _ZIP = b"PK\x03\x04"
+# torch reports a damaged container, and damage inside the pickle, by any of these.
+_DAMAGE = (
+    RuntimeError,
+    ValueError,
+    EOFError,
+    OSError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    AssertionError,
+    ArithmeticError,
+    MemoryError,
+    struct.error,
+)
 _OPERAND = re.compile(r"Unsupported operand (\d+)")
 _GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 
@@ -207,19 +222,11 @@ def _load_cached(path: Path, size: int, mtime_ns: int) -> Any:  # noqa: ARG001  
             raise _Damaged(f"no pickle of tensors: unexpected byte {match[1]}") from None
         match = _GLOBAL.search(reason)
         raise _Unsafe(f"asks for {match[1]}" if match else f"is more: {_first_line(reason)}") from None
-    except (
-        RuntimeError,
-        ValueError,
-        EOFError,
-        OSError,
-        KeyError,
-        IndexError,
-        TypeError,
-        AttributeError,
-    ) as error:
-        # torch reports a damaged container, and damage inside the pickle, by any of these.
-        # The bare key of a lookup that failed says nothing to a reader.
-        said = "" if isinstance(error, (KeyError, IndexError)) else _first_line(str(error))
+    except _DAMAGE as error:
+        # The bare key of a lookup that failed, or torch's own bookkeeping, says nothing to a reader.
+        said = (
+            "" if isinstance(error, (LookupError, AssertionError, struct.error)) else _first_line(str(error))
+        )
         raise _Damaged(said or "no pickle of tensors") from None
 
 

@@ -48,6 +48,7 @@ EXPLAINS: Mapping[str, tuple[str, ...]] = {
     "ROP006": ("rope",),
     "SHP004": ("target_hidden_size",),
     "SHP005": ("head_dim",),
+    "HED003": ("embed_requires_grad",),
     "HED002": ("tie_word_embeddings",),
     "HED009": ("draft_vocab_size",),
 }
@@ -174,6 +175,7 @@ def plan_conversion(
         left=left,
         allowed=tuple(dict.fromkeys(found.allowed)),
         unsaid=unsaid,
+        verifier=facts.verifier,
     )
 
 

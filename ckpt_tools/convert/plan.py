@@ -10,7 +10,7 @@ from ckpt_tools.model import EMPTY, Severity
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ckpt_tools.model import Draft, Finding
+    from ckpt_tools.model import Draft, Finding, Verifier
 
 Origin = Literal["draft", "target"]
 
@@ -102,6 +102,7 @@ class Plan:
         launch_flags: Flags that must stand in for what the config can't say.
         carried: Other files that go along.
         left: Other files that don't, with the reason.
+        verifier: The target that the output is for: the given one, else the one that the draft names.
         unsaid: Facts of the source that the output's config doesn't state, by name; the way back takes them up again.
     """
 
@@ -124,6 +125,7 @@ class Plan:
     left: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     allowed: tuple[str, ...] = ()
     repairs: tuple[str, ...] = ()
+    verifier: Verifier | None = None
     unsaid: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
     bytes_shared: int | None = None
     bytes_copied: int | None = None

@@ -26,7 +26,7 @@ _BLOCKS = ("speculators_config",)
 
 def record(plan: Plan, version: str) -> dict[str, Any]:
     """What was converted, how, and by which version of ckpt."""
-    verifier = plan.draft.facts.verifier
+    verifier = plan.verifier
     return {
         "schema": SCHEMA,
         "version": version,

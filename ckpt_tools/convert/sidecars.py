@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ckpt_tools.container.pickle import BARE
+from ckpt_tools.errors import CkptError
 from ckpt_tools.formats.tables import offsets
 
 if TYPE_CHECKING:
@@ -20,11 +21,13 @@ class Beside:
         file: Its name.
         d2t: Offsets.
         t2d: The mask, as zeros and ones.
+        damage: Why it can't be read, or ``None``.
     """
 
     file: str
     d2t: tuple[int, ...] | None = None
     t2d: tuple[int, ...] | None = None
+    damage: str | None = None
 
 
 def _pair(tables: Mapping[str, tuple[int, ...]]) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
@@ -57,15 +60,21 @@ SIDECARS: Mapping[
 def tables_beside(
     names: tuple[str, ...], read: Callable[[str], Mapping[str, tuple[int, ...]]]
 ) -> Beside | None:
-    """The first file among the names that holds tables.
+    """The first file among the names that holds tables, else the first that can't be read.
 
     Args:
         names: Files beside the weights.
-        read: Integer tensors of such a file, by name.
+        read: Integer tensors of such a file, by name; raises :class:`~ckpt_tools.errors.CkptError` when it can't.
     """
+    unread: Beside | None = None
     for name, meaning in SIDECARS.items():
-        if name in names:
+        if name not in names:
+            continue
+        try:
             d2t, t2d = meaning(read(name))
-            if d2t is not None or t2d is not None:
-                return Beside(name, d2t, t2d)
-    return None
+        except CkptError as error:
+            unread = unread or Beside(name, damage=error.message)
+            continue
+        if d2t is not None or t2d is not None:
+            return Beside(name, d2t, t2d)
+    return unread

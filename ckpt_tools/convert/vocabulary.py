@@ -82,12 +82,22 @@ def plan_tables(
         work.findings += [f for f in wrong if f is not None]
         return work.done()
     d2t, t2d = (readers.ints(names[n]) if n in names else None for n in TABLES)
-    if d2t is None and t2d is None and readers.beside is not None:
-        d2t, t2d = readers.beside.d2t, readers.beside.t2d
+    beside = readers.beside
+    if d2t is not None and beside is not None and beside.d2t not in (None, d2t):
+        work.findings.append(
+            finding(
+                "VOC005",
+                f"{beside.file} holds another d2t than {names['d2t']} of the weights, which is the one that is written",
+                tensor=names["d2t"],
+                hint=f"find out which of the two training used, and remove {beside.file} if it isn't its",
+            )
+        )
+    if d2t is None and t2d is None and beside is not None:
+        d2t, t2d = beside.d2t, beside.t2d
         if d2t is not None:
-            work.d2t(d2t, f"read from {readers.beside.file}")
+            work.d2t(d2t, f"read from {beside.file}")
         if t2d is not None:
-            work.t2d(bytes(bytearray(t2d)), f"read from {readers.beside.file}")
+            work.t2d(bytes(bytearray(t2d)), f"read from {beside.file}")
     vocab, small = facts.vocab_size, facts.draft_vocab_size
     if vocab is not None and small in (None, vocab) and (d2t is None or tables.is_identity(d2t)):
         return _whole(work, names, t2d, vocab, small, variant)
@@ -99,7 +109,10 @@ def plan_tables(
             work.findings.append(
                 finding(
                     "VOC006",
-                    f"the draft has {small} of the target's {vocab} ids and neither d2t nor t2d says which",
+                    f"the draft has {small} of the target's {vocab} ids and neither d2t nor t2d says which"
+                    + (
+                        f" ({beside.file} can't be read: {beside.damage})" if beside and beside.damage else ""
+                    ),
                     file=checkpoint.weight_files[0].name if checkpoint.weight_files else None,
                     hint="take d2t from the training run's vocabulary mapping (as vocab_mapping.pt or d2t.pt beside the weights)",
                 )
@@ -203,7 +216,7 @@ def _in_order(
     draft: Draft,
 ) -> None:
     """Ascending rows and a mask, for formats that take the head's rows in the order of the mask."""
-    if work.findings:
+    if any(f.severity is Severity.ERROR for f in work.findings):
         return
     if not tables.is_ascending(d2t):
         ids = tables.target_ids(d2t)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import os
+import random
 import sys
 import zipfile
 
@@ -12,7 +14,7 @@ import pytest
 import torch  # noqa: TID251  # writes the files under test
 
 from ckpt_tools.container import iter_tensor, open_checkpoint, read_ints, read_tensor
-from ckpt_tools.container.pickle import read_pickle, read_pickled_tensor
+from ckpt_tools.container.pickle import read_pickle, read_pickled_tensor, read_tables
 from ckpt_tools.errors import InputError, Unavailable
 from ckpt_tools.model import Severity
 from tests.unit.container.folders import LFS, codes, draft
@@ -273,3 +275,27 @@ def test_a_single_pickle(tmp_path):
     checkpoint = open_checkpoint(tmp_path / "pytorch_model.bin")
     assert codes(checkpoint) == ["SEC001"]
     assert checkpoint.config == {"hidden_size": 4}
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+def test_whatever_becomes_of_the_bytes_is_a_finding(zipped, tmp_path):
+    """torch's restricted loader fails in many ways on damaged bytes; none of them is a bug of ours."""
+    whole = saved(tmp_path, STATE, _use_new_zipfile_serialization=zipped) / "pytorch_model.bin"
+    data = whole.read_bytes()
+    draw = random.Random(20261129)
+    for _ in range(400):
+        bad = bytearray(data)
+        for _ in range(draw.randrange(1, 4)):
+            bad[draw.randrange(min(len(bad), 600))] = draw.randrange(256)
+        whole.write_bytes(bytes(bad[: draw.choice((len(bad), draw.randrange(len(bad))))]))
+        found = read_pickle(whole, "pytorch_model.bin", whole.stat().st_size)
+        assert found.tensors or found.findings
+        with contextlib.suppress(InputError):
+            read_tables(whole)
+
+
+@pytest.mark.parametrize("content", [b"junk", b"hello"])
+def test_a_file_that_is_no_pickle_is_said_so_in_words(content, tmp_path):
+    (tmp_path / "d2t.pt").write_bytes(content)
+    with pytest.raises(InputError, match=r"d2t\.pt: no pickle of tensors"):
+        read_tables(tmp_path / "d2t.pt")

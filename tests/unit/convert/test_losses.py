@@ -495,3 +495,44 @@ def test_a_count_of_no_next_token_layers_becomes_theirs() -> None:
         "a": 1,
     }
     assert stitched_config({"a": 1}, 1) == {"a": 1}
+
+
+class TestTablesBeside:
+    SAMPLE = FORMATS / "speculators" / "eagle3_tiny"
+
+    def draft(self, tmp_path: Path, *, tables: bool) -> Path:
+        place = tmp_path / "in"
+        shutil.copytree(self.SAMPLE, place)
+        if not tables:
+            weights = load_file(place / "model.safetensors")
+            kept = {n: t for n, t in weights.items() if n not in ("d2t", "t2d")}
+            save_file(kept, place / "model.safetensors", {"format": "pt"})
+        return place
+
+    def test_a_damaged_file_is_named(self, tmp_path: Path) -> None:
+        place = self.draft(tmp_path, tables=False)
+        (place / "vocab_mapping.pt").write_bytes(b"junk")
+        report = fix_keys(Request(str(place), str(tmp_path / "out")))
+        (found,) = [f for f in report.findings if f.severity.value == "error"]
+        assert found.code == "VOC006"
+        assert "vocab_mapping.pt can't be read" in found.message
+
+    def test_another_file_makes_up_for_a_damaged_one(self, tmp_path: Path) -> None:
+        place = self.draft(tmp_path, tables=False)
+        (place / "vocab_mapping.pt").write_bytes(b"junk")
+        torch.save(load_file(self.SAMPLE / "model.safetensors")["d2t"], place / "d2t.pt")
+        assert fix_keys(Request(str(place), str(tmp_path / "out"))).verdict == "pass"
+
+    @pytest.mark.parametrize("to", ["sglang", "speculators"])
+    def test_a_file_that_contradicts_the_weights_is_said(self, to: str, tmp_path: Path) -> None:
+        place = self.draft(tmp_path, tables=True)
+        mine = load_file(place / "model.safetensors")["d2t"]
+        torch.save({"d2t": mine * 0}, place / "vocab_mapping.pt")
+        report = fix_keys(Request(str(place), str(tmp_path / "out"), to=to))
+        assert report.verdict == "pass"
+        (found,) = [f for f in report.findings if f.code == "VOC005"]
+        assert "vocab_mapping.pt holds another d2t" in found.message
+        assert torch.equal(load_file(tmp_path / "out" / "model.safetensors")["d2t"], mine)
+        torch.save({"d2t": mine}, place / "vocab_mapping.pt")
+        again = fix_keys(Request(str(place), str(tmp_path / "out"), to=to, force=True))
+        assert "VOC005" not in [f.code for f in again.findings]

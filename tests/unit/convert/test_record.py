@@ -148,3 +148,11 @@ def test_every_kind_of_fact_is_taken_up() -> None:
     facts = with_recorded(bare, recorded).facts
     assert (facts.sliding_window, facts.extra["markov_rank"]) == (9, 4)
     assert facts.rope == Rope(3.0, None, 0.5)
+
+
+def test_the_given_target_is_the_one_that_is_recorded(tmp_path: Path) -> None:
+    fix_keys(Request(str(SAMPLE), str(tmp_path / "sg"), target="llama-3.1-8b-instruct"))
+    recorded = json.loads((tmp_path / "sg" / RECORD).read_text())["verifier"]
+    assert recorded["name_or_path"] == "meta-llama/Llama-3.1-8B-Instruct"
+    fix_keys(Request(str(tmp_path / "sg"), str(tmp_path / "back"), to="speculators"))
+    assert config_of(tmp_path / "back")["speculators_config"]["verifier"] == recorded
