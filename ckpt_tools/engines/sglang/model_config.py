@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from ckpt_tools.engines.sglang.features import Features
 
 MLA_FIELDS = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+# configs/model_config.py:1372-1400; a release that lacks a class doesn't ask for its fields
+MLA_CLASSES = frozenset(
+    {"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "DeepseekV3ForCausalLMNextN", "DeepseekV32ForCausalLM", "DotsVLMForCausalLM",
+     "Eagle3DeepseekV2ForCausalLM", "Glm4MoeLiteForCausalLM", "GlmMoeDsaForCausalLM", "KimiK25ForConditionalGeneration",
+     "LongcatFlashForCausalLM", "LongcatFlashForCausalLMNextN", "MistralLarge3ForCausalLM", "MistralLarge3ForCausalLMEagle"}
+)  # fmt: skip
 # utils/hf_transformers/common.py:668-674
 CONTEXT_LENGTHS = (
     "max_sequence_length",
@@ -39,7 +45,7 @@ def derive(config: HfConfig, features: Features, architectures: Any, registered:
         head_dim = _need(text, "hidden_size") // _need(text, "num_attention_heads")
         if not features.eager_head_dim:
             text.attributes["head_dim"] = head_dim
-    if "Eagle3DeepseekV2ForCausalLM" in architectures and "Eagle3DeepseekV2ForCausalLM" in registered:
+    if MLA_CLASSES & registered & set(architectures):
         for key in MLA_FIELDS:
             _need(text, key)
     for key in ("hidden_size", "num_hidden_layers", "vocab_size"):  # :1566-1605

@@ -209,7 +209,8 @@ def check_rope(config: HfConfig, features: Features, *, reads_theta: bool = True
     if positions < 0:
         raise Refused("RuntimeError", "upper bound and lower bound inconsistent with step sign", "class")
     if reads_theta and scaling and scaling.get("rope_type", scaling.get("type")) in ("yarn", "deepseek_yarn"):
-        math.log(theta)  # layers/rotary_embedding/yarn.py: where the ramp begins
+        math.log(theta)  # layers/rotary_embedding/yarn.py: where the ramp begins, and how far it scales
+        _ = scaling.get("factor", 1.0) <= 1
 
 
 def _check_factors(scaling: Mapping[str, Any], config: HfConfig) -> None:

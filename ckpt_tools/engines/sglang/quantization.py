@@ -257,6 +257,8 @@ _PACKED, _ACTIVATIONS = (
 def _compressed_tensors(config: Mapping[str, Any], features: Features) -> Quantization:
     """layers/quantization/compressed_tensors/compressed_tensors.py:250-430, 690-860."""
     name = "compressed-tensors"
+    if config.get("linear_fp8_config") or config.get("sparsity_config"):
+        return Quantization(name, UNQUANTIZED, modelled=False)
     schemes: dict[str, Method] = {}
     for group in (config.get("config_groups") or {}).values():
         for target in group.get("targets") or ():

@@ -349,6 +349,8 @@ def test_a_quantisation_that_is_not_mapped_says_nothing() -> None:
         {"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ", "ignore": [], "group_size": 16},
         {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"},
         tensors(None),
+        tensors(INTEGERS, linear_fp8_config={"quant_method": "fp8"}),
+        GPTQ | {"dynamic": {"-:.*o_proj": {}}},
         tensors(floats | {"num_bits": 4}, format="float-quantized"),
         tensors(floats, format="float-quantized", input_activations={"type": "float", "strategy": "token"}),
         tensors(floats | {"type": "int"}, format="int-quantized", input_activations={"type": "int", "strategy": "tensor"}),
@@ -408,6 +410,7 @@ def test_no_config_crashes_it(
         ({"quantization_config": "fp8"}, ("AttributeError", "AttributeError")),
         ({"architectures": {}}, ("KeyError", "KeyError")),
         ({"architectures": [None]}, ("AttributeError", "AttributeError")),
+        ({"architectures": ["DeepseekV3ForCausalLM"]}, ("AttributeError", "AttributeError")),
     ],
 )
 def test_a_config_that_is_refused_before_a_model_is_built(
@@ -430,6 +433,7 @@ NESTED = {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}
         ({"rope_theta": []}, "TypeError: unhashable type: 'list'"),
         ({"rope_scaling": NESTED}, "TypeError: unhashable type: 'dict'"),
         ({"model_type": "gemma3_text"}, "TypeError: unhashable type: 'dict'"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": "4"}}, "TypeError: "),
         ({"rope_theta": 0, "rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "ValueError: "),
         ({"rope_scaling": LONGROPE | {"long_factor": [1.0] * 8}}, "RuntimeError: The size of tensor a (8)"),
         ({"rope_scaling": {"rope_type": "odd"}}, "ValueError: Unknown RoPE scaling type odd"),
