@@ -110,11 +110,35 @@ def unrecognised(checkpoint: Checkpoint, draft: Draft | None) -> list[Finding]:
         finding(
             "CFG011",
             f"no draft format fits: {len(checkpoint.tensors)} tensors, architectures {config.get('architectures')}"
-            + (f", speculators_model_type {kind!r}" if kind is not None else ""),
+            + (f", speculators_model_type {kind!r}" if kind is not None else "")
+            + _nearest(checkpoint),
             file="config.json" if checkpoint.config is not None else None,
             hint="if this is a draft, ckpt inspect --tensors shows its names; if it is a target, give it as --target",
         )
     ]
+
+
+def _nearest(checkpoint: Checkpoint) -> str:
+    """For a draft by its class's name: the format that one missing thing rules out, and that thing."""
+    from ckpt_tools.checks.config import names_draft
+    from ckpt_tools.formats import formats
+
+    listed = (checkpoint.config or {}).get("architectures")
+    if not isinstance(listed, list) or not any(isinstance(a, str) and names_draft(a) for a in listed):
+        return ""
+    seen = detect(checkpoint).seen
+    near = []
+    for form in formats().values():
+        for variant in form.variants:
+            verdicts = [(clue, clue.test(seen)) for clue in variant.must]
+            wrong = [clue for clue, verdict in verdicts if verdict is False]
+            held = sum(clue.weight for clue, verdict in verdicts if verdict and not clue.absent)
+            if len(wrong) == 1 and not wrong[0].absent:
+                near.append((held, form.name, variant.algorithm, wrong[0].key))
+    if not near:
+        return ""
+    _, name, algorithm, key = max(near)
+    return f"; nearest is {algorithm} as {name} writes it, but for {key}"
 
 
 def _training(path: str) -> Report | None:

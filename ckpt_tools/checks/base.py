@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ckpt_tools.container.codes import CODES as CONTAINER_CODES
 from ckpt_tools.engines.sglang_ext.head import ARCHITECTURE
 from ckpt_tools.model import Finding, Fix, Location, Severity
-from ckpt_tools.targets import context_length
 
 if TYPE_CHECKING:
     from ckpt_tools.container.codes import Code
@@ -79,6 +78,8 @@ class Context:
     @property
     def served(self) -> tuple[int, str] | None:
         """(positions that are served, what says so): a flag, the launch command, the policy, else the target."""
+        from ckpt_tools.targets import context_length  # the registry comes along, and most commands don't ask
+
         flag = self.launch.context_length if self.launch is not None else None
         target = context_length(self.target) if self.target is not None else None
         said = (

@@ -110,6 +110,26 @@ def architecture_unknown(ctx: Context) -> Iterator[Hit]:
     )
 
 
+#: Words in the names of the engines' draft classes.
+_DRAFT_WORDS = (
+    "Eagle",
+    "EAGLE",
+    "DFlash",
+    "DSpark",
+    "MTP",
+    "NextN",
+    "XPress",
+    "LiLiCorr",
+    "Assistant",
+    "Muse",
+)
+
+
+def names_draft(architecture: str) -> bool:
+    """Whether a class's name is a draft's."""
+    return any(word in architecture for word in _DRAFT_WORDS)
+
+
 #: What a draft's class should be, by engine and algorithm, when architectures names a plain model.
 _SHOULD = {
     ("sglang", "eagle3"): "LlamaForCausalLMEagle3",
@@ -141,21 +161,7 @@ def architecture_is_no_draft(ctx: Context) -> Iterator[Hit]:
     built = ctx.load.architecture
     if built is None or ctx.engine is None or ctx.load.stage in ("config", "class"):
         return
-    if any(
-        word in built
-        for word in (
-            "Eagle",
-            "EAGLE",
-            "DFlash",
-            "DSpark",
-            "MTP",
-            "NextN",
-            "XPress",
-            "LiLiCorr",
-            "Assistant",
-            "Muse",
-        )
-    ):
+    if names_draft(built):
         return
     if ctx.draft.algorithm == "mtp":
         return

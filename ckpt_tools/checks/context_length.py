@@ -9,8 +9,6 @@ from ckpt_tools.engines.history import holds, transformers_pin
 from ckpt_tools.engines.sglang.hf import read as read_config
 from ckpt_tools.engines.sglang.refusal import Refused
 from ckpt_tools.engines.versions import parse
-from ckpt_tools.engines.vllm.hf import auto_config
-from ckpt_tools.engines.vllm.refusal import Refused as VllmRefused
 from ckpt_tools.model import Severity
 from ckpt_tools.targets import context_length, derived_context_length
 
@@ -167,8 +165,11 @@ def _default_on_vllm(ctx: Context) -> int | None:
     config = ctx.checkpoint.config or {}
     if "model_type" not in config or isinstance(config.get("transformer_layer_config"), dict):
         return None
+    from ckpt_tools.engines.vllm.hf import auto_config  # the engine's own part, where it is asked for
+    from ckpt_tools.engines.vllm.refusal import Refused as RefusedByVllm
+
     try:
         value = auto_config(config).get("max_position_embeddings")
-    except VllmRefused:
+    except RefusedByVllm:
         return None  # CFG002 says it
     return value if isinstance(value, int) else None

@@ -8,6 +8,7 @@ from ckpt_tools.checks.base import Context, Hit, check
 from ckpt_tools.checks.capture import aux_declined
 from ckpt_tools.checks.filling import starved
 from ckpt_tools.checks.layers import beyond_file
+from ckpt_tools.engines.history import family
 from ckpt_tools.model import Fix, Severity
 
 if TYPE_CHECKING:
@@ -131,6 +132,9 @@ def _said_elsewhere(ctx: Context) -> set[str | None]:
         qk = ctx.draft.algorithm in ("eagle3", "peagle") and parts[-2:-1] in (["q_norm"], ["k_norm"])
         if beyond or qk or parts[0] in dropped_norms:
             said.add(native)
+    if ctx.engine is not None and family(ctx.engine.name) == "sglang":
+        # its default mode doesn't ask DSpark's confidence head at all (sglang 0.5.23 srt/environ.py:1572, models/dspark.py:667-696)
+        said |= {native for c, native in ctx.draft.tensors.items() if c.startswith("confidence_head.")}
     if aux_declined(ctx):
         said.add(ctx.draft.tensors.get("fc.weight"))
     return said

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from tests.cli.test_commands import TARGET, TINY, ckpt
 from tests.conftest import FIXTURES
@@ -73,3 +74,62 @@ def test_a_draft_that_isn_t_one_because_of_its_files_is_told_once(tmp_path: Path
     report = json.loads(ckpt("verify", "draft", "--format", "json", cwd=tmp_path).stdout)
     assert {f["code"] for f in report["findings"] if f["severity"] == "error"} == {"FIL017"}
     assert {"code": "CFG011", "reason": "FIL017 explains it"} in report["skipped"]
+
+
+@pytest.mark.parametrize(
+    ("source", "lost", "says"),
+    [
+        (
+            "z-lab/dflash_tiny",
+            "hidden_norm.",
+            "nearest is dflash as z-lab writes it, but for hidden_norm.weight",
+        ),
+        (
+            "z-lab/dflash2_tiny",
+            "candidate_selector.",
+            "nearest is dflash2 as z-lab writes it, but for candidate_selector.**",
+        ),
+    ],
+)
+def test_a_draft_that_lacks_what_makes_it_one_is_told_what(
+    tmp_path: Path, source: str, lost: str, says: str
+) -> None:
+    folder = FIXTURES / "formats" / source
+    shutil.copytree(folder, tmp_path / "draft")
+    tensors = load_file(folder / "model.safetensors")
+    kept = {n: t for n, t in tensors.items() if not n.startswith(lost)}
+    assert len(kept) < len(tensors)
+    save_file(kept, tmp_path / "draft" / "model.safetensors")
+    report = json.loads(ckpt("verify", "draft", "--format", "json", cwd=tmp_path).stdout)
+    (found,) = [f for f in report["findings"] if f["severity"] == "error"]
+    assert found["code"] == "CFG011"
+    assert says in found["message"]
+
+
+def test_a_target_given_as_a_draft_is_near_to_nothing() -> None:
+    report = json.loads(ckpt("verify", str(TARGET), "--format", "json").stdout)
+    (found,) = [f for f in report["findings"] if f["code"] == "CFG011"]
+    assert "nearest" not in found["message"]
+
+
+def test_several_engines_have_a_load_map_each() -> None:
+    draft = str(TINY / "draft-midlayer")
+    report = json.loads(
+        ckpt("verify", draft, "--engine", "vllm", "--engine", "sglang", "--format", "json").stdout
+    )
+    assert set(report["facts"]["loads"]) == {"vllm==0.33.0", "sglang==0.5.23"}
+    assert report["facts"]["load"] == report["facts"]["loads"]["vllm==0.33.0"]
+    assert report["facts"]["serves"] is not None
+
+
+def test_a_truncated_target_is_told_of(tmp_path: Path) -> None:
+    shutil.copytree(TARGET, tmp_path / "target")
+    for file in (tmp_path / "target").glob("*.safetensors"):
+        file.write_bytes(file.read_bytes()[:64])
+    report = json.loads(
+        ckpt(
+            "verify", str(TINY / "draft-midlayer"), "--target", str(tmp_path / "target"), "--format", "json"
+        ).stdout
+    )
+    assert any(f["message"].startswith(f"in the target {tmp_path / 'target'}: ") for f in report["findings"])
+    assert report["verdict"] == "fail"
