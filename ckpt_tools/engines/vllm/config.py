@@ -263,6 +263,8 @@ def _native(config: Mapping[str, Any]) -> Attributes:
         elif key in inner:
             assign(inner["model_type"], inner, key, deepcopy(value))
     names = rename(inner["architectures"], method)
+    if "rope_parameters" in outer or "rope_scaling" in outer:  # checked before a base is filled in
+        rope.validate(inner)
     return {**inner, **deepcopy(outer), "architectures": names, "model_type": "eagle"}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ckpt_tools.engines import engines, resolve
@@ -496,6 +496,7 @@ NAMES = st.lists(
 SHAPES = st.lists(st.integers(0, 200), max_size=3).map(tuple)
 
 
+@settings(deadline=None)
 @given(
     extra=st.dictionaries(NAMES, SHAPES, max_size=4),
     drop=st.sets(st.sampled_from(sorted(eagle3())), max_size=3),
@@ -513,6 +514,7 @@ def test_every_tensor_is_used_or_not_and_nothing_else_happens(
         assert all(n in kept or "embed_tokens" in n or "lm_head" in n for n in table)
 
 
+@settings(deadline=None)
 @given(
     key=st.sampled_from(sorted(config())),
     value=st.one_of(
@@ -526,6 +528,7 @@ def test_every_tensor_is_used_or_not_and_nothing_else_happens(
     ),
 )
 def test_any_value_of_a_known_key_gives_a_map_or_the_engines_refusal(key: str, value: Any) -> None:
-    for settings in (config(**{key: value}), speculators(layer={key: value}), speculators(**{key: value})):
-        found = mapped(settings, eagle3(), method="eagle3")
+    drafts = (config(**{key: value}), speculators(layer={key: value}), speculators(**{key: value}))
+    for draft in drafts:
+        found = mapped(draft, eagle3(), method="eagle3")
         assert found.refused is not None or found.architecture is not None
