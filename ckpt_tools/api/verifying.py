@@ -22,7 +22,7 @@ from ckpt_tools.container.open import open_checkpoint
 from ckpt_tools.container.read import read_ints, read_rows
 from ckpt_tools.container.source import LocalSource
 from ckpt_tools.engines import resolve
-from ckpt_tools.errors import CkptError, InputError, UsageError
+from ckpt_tools.errors import CkptError, InputError, Unavailable, UsageError
 from ckpt_tools.formats import detect, read_draft
 from ckpt_tools.model import EMPTY, Severity, Skipped
 
@@ -124,7 +124,7 @@ def verify(request: VerifyRequest) -> Report:
     target = given or named_target(draft)
     if target is not given:
         draft = read_draft(checkpoint, target, request.convention, found)
-    at_hand = _folder_of(target)
+    at_hand = _files_of(target)
     target_files = at_hand if at_hand is not None and at_hand.checkpoint.tensors else None
     maps = {e: _load(e, opened, target, draft) for e in engines}
     values, content = _deep(opened) if request.deep else (None, None)
@@ -310,11 +310,18 @@ def _same(request: VerifyRequest, opened: Opened, target_files: Opened) -> Calla
     return comparer(opened, target_files) if request.deep else glancer(opened, target_files)
 
 
-def _folder_of(target: Target | None) -> Opened | None:
-    """A target's folder on this machine, whatever can be read of it."""
-    if target is None or target.origin != "local" or not Path(target.id).is_dir():
+def _files_of(target: Target | None) -> Opened | None:
+    """A target's folder (also by its config.json) or single weight file on this machine, whatever can be read of it."""
+    if target is None or target.origin != "local":
         return None
-    return Opened(open_checkpoint(target.id), LocalSource(Path(target.id)))
+    place = Path(target.id).expanduser()
+    place = place.parent if place.name == "config.json" else place
+    if not place.is_dir() and (not place.is_file() or place.suffix == ".json"):
+        return None
+    try:
+        return Opened(open_checkpoint(place), LocalSource(place))
+    except Unavailable:  # pickled weights and no torch: its config alone has to do
+        return None
 
 
 def _target_defects(at_hand: Opened | None, request: VerifyRequest) -> list[Finding]:

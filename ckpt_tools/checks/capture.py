@@ -8,7 +8,7 @@ from ckpt_tools.checks.base import Context, Hit, check
 from ckpt_tools.checks.parallel import FAMILY, layer_ids
 from ckpt_tools.engines import resolve
 from ckpt_tools.engines.capture import LAST_LAYER_SINCE, Capture, captured, default_layers
-from ckpt_tools.engines.history import family
+from ckpt_tools.engines.history import family, holds
 from ckpt_tools.engines.hooks import id_policy
 from ckpt_tools.engines.trtllm import capture as trtllm
 from ckpt_tools.formats.base import pointer
@@ -220,6 +220,8 @@ def not_read(ctx: Context) -> Iterator[Hit]:
         _torch/speculative/utils.py get_spec_metadata.
     """
     assert ctx.draft is not None and ctx.engine is not None
+    if ctx.draft.algorithm == "dflash":
+        yield from _dflash_on_v1(ctx)
     if ctx.draft.algorithm not in EAGLE3 or _refused_config(ctx):
         return
     nested, top = written_ids(ctx)
@@ -268,6 +270,29 @@ def not_read(ctx: Context) -> Iterator[Hit]:
             if trained
             else None,
         )
+
+
+def _dflash_on_v1(ctx: Context) -> Iterator[Hit]:
+    """Ids of a DFlash draft that vLLM's older runner doesn't find: beside dflash_config, or with an eagle_config that holds none."""
+    assert ctx.engine is not None and ctx.draft is not None
+    config = ctx.checkpoint.config or {}
+    ids, path = layer_ids(ctx)
+    if family(ctx.engine.name) != "vllm" or ids is None or ctx.draft.format == "speculators":
+        return
+    eagle = config.get("eagle_config")
+    hidden = isinstance(eagle, dict) and bool(eagle) and pointer(config, NESTED) is None
+    if written_ids(ctx)[1] is not None or (path == "dflash_config/target_layer_ids" and not hidden):
+        return
+    v2 = holds("runner.v2_default", ctx.engine) is not False
+    yield Hit(
+        f"{path} {list(ids)}"
+        + (" beside an eagle_config without ids" if hidden else "")
+        + ": vLLM's V1 runner doesn't find them and captures the target's default layers"
+        + ("; its default runner (V2) does" if v2 else ""),
+        pointer="/" + path,
+        severity=Severity.INFO if v2 else None,
+        hint="write them in dflash_config, and leave eagle_config out",
+    )
 
 
 def _trtllm(ctx: Context) -> Iterator[Hit]:

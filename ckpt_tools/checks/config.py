@@ -286,7 +286,7 @@ def model_type_rewritten(ctx: Context) -> Iterator[Hit]:
 def verifier_not_target(ctx: Context) -> Iterator[Hit]:
     """The draft names another target than the one it is checked for.
 
-    Checks: the verifier that the draft records is --target.
+    Checks: the verifier that the draft records is --target; for a target on this machine, its class is the target's.
     Why: a draft is trained on one target's hidden states; on another, even of the same family and shape, it accepts less. Serving
         works, so this is said and not refused.
     Example: the draft names moonshotai/Kimi-K2-Instruct, and --target is kimi-k2.5
@@ -296,8 +296,25 @@ def verifier_not_target(ctx: Context) -> Iterator[Hit]:
     assert ctx.draft is not None and ctx.target is not None
     from ckpt_tools.convert.ids import names_target
 
-    named = ctx.draft.facts.verifier.name if ctx.draft.facts.verifier else None
-    if named is None or ctx.target.origin == "local" or names_target(named, ctx.target):
+    verifier = ctx.draft.facts.verifier
+    named = verifier.name if verifier is not None else None
+    if ctx.target.origin == "local":  # a folder may be called anything; its class can't
+        theirs = {*ctx.target.architectures, *ctx.target.text_architectures}
+        if (
+            verifier is not None
+            and verifier.architectures
+            and theirs
+            and not theirs & set(verifier.architectures)
+        ):
+            yield Hit(
+                f"the draft was made for a {verifier.architectures[0]}"
+                + (f" ({named})" if named else "")
+                + f", and {ctx.target.id} is a {ctx.target.architectures[0] if ctx.target.architectures else min(theirs)}",
+                pointer="/speculators_config/verifier/architectures",
+                hint="check that the draft is meant for this target",
+            )
+        return
+    if named is None or names_target(named, ctx.target):
         return
     yield Hit(
         f"the draft names {named} as its target, and it is checked for {ctx.target.id}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckpt_tools.checks.base import Context, Hit, check
+from ckpt_tools.checks.parallel import FAMILY
 from ckpt_tools.engines.history import family, first_release, holds
 from ckpt_tools.model import Severity
 
@@ -143,16 +144,21 @@ def unsupported(ctx: Context) -> Iterator[Hit]:
 
 @check("LAY006", "sliding-window-ignored", Severity.WARNING, needs=("draft", "engine"), engines=("sglang",))
 def window_ignored(ctx: Context) -> Iterator[Hit]:
-    """The draft was trained with a sliding window that SGLang takes from a flag only.
+    """The draft was trained with a sliding window that SGLang doesn't read from it.
 
-    Checks: an EAGLE-3 draft with a sliding window is launched with --speculative-draft-window-size.
+    Checks: an EAGLE-3 draft with a sliding window is launched with --speculative-draft-window-size; this release reads a DFlash draft's
+        layer_types and is_causal.
     Why: SGLang reads neither sliding_window nor layer_types of an EAGLE-3 draft; past the window the head sees more than in
         training, and acceptance falls on long contexts.
     Example: sliding_window is 2048 and SGLang doesn't read it
     Fix: Launch with --speculative-draft-window-size 2048 (0.5.12 and later).
-    References: sglang 0.5.23 srt/models/llama_eagle3.py:288-299; flag from 0.5.12.
+    References: sglang 0.5.23 srt/models/llama_eagle3.py:288-299; flag from 0.5.12. DFlash: srt/models/dflash.py:157-191, from 0.5.14 on
+        (0.5.14 srt/models/dflash.py:31); is_causal from 0.5.17 on (:63).
     """
     assert ctx.draft is not None and ctx.engine is not None
+    if ctx.draft.algorithm in FAMILY:
+        yield from _dflash_windows(ctx)
+        return
     window = ctx.draft.facts.sliding_window
     if window is None or ctx.draft.algorithm != "eagle3" or ctx.own_class:
         return
@@ -166,3 +172,21 @@ def window_ignored(ctx: Context) -> Iterator[Hit]:
         else "/sliding_window",
         hint=f"launch with --speculative-draft-window-size {window} (SGLang 0.5.12 and later)",
     )
+
+
+def _dflash_windows(ctx: Context) -> Iterator[Hit]:
+    """Windows and causality that older releases ignore in a DFlash draft."""
+    assert ctx.draft is not None and ctx.engine is not None
+    config = ctx.checkpoint.config or {}
+    for field, fact, there in (
+        ("layer_types", "dflash.sliding_window", "sliding_attention" in (ctx.draft.facts.layer_types or ())),
+        ("is_causal", "dflash.is_causal", isinstance(config.get("is_causal"), bool)),
+    ):
+        if there and holds(fact, ctx.engine) is False:
+            first = first_release(fact)
+            yield Hit(
+                f"{field}: SGLang reads it from a DFlash draft from {first} on, and this is {ctx.engine.version}: the layers attend otherwise "
+                "than in training",
+                pointer=f"/{field}",
+                hint=f"serve with sglang >= {first}",
+            )

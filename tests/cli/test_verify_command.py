@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from tests.cli.test_commands import TARGET, TINY, ckpt
@@ -133,3 +136,29 @@ def test_a_truncated_target_is_told_of(tmp_path: Path) -> None:
     )
     assert any(f["message"].startswith(f"in the target {tmp_path / 'target'}: ") for f in report["findings"])
     assert report["verdict"] == "fail"
+
+
+@pytest.mark.parametrize("name", ["", "config.json", "model.safetensors"])
+def test_a_target_at_hand_is_compared_however_it_is_named(tmp_path: Path, name: str) -> None:
+    shutil.copytree(TARGET, tmp_path / "target")
+    draft = load_file(TINY / "draft-midlayer" / "model.safetensors")
+    theirs = load_file(TARGET / "model.safetensors")["model.embed_tokens.weight"]
+    shutil.copytree(TINY / "draft-midlayer", tmp_path / "draft")
+    save_file(
+        draft | {"embed_tokens.weight": theirs.flip(0).contiguous()}, tmp_path / "draft" / "model.safetensors"
+    )
+    target = str(tmp_path / "target" / name)
+    report = json.loads(ckpt("verify", "draft", "--target", target, "--format", "json", cwd=tmp_path).stdout)
+    assert "HED005" in {f["code"] for f in report["findings"]}
+
+
+def test_a_pickled_target_needs_no_torch(tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    shutil.copy(TARGET / "config.json", tmp_path / "target")
+    torch.save(load_file(TARGET / "model.safetensors"), tmp_path / "target" / "pytorch_model.bin")
+    blocked = "import sys; sys.modules['torch'] = None; import runpy; sys.argv[0] = 'ckpt'; runpy.run_module('ckpt_tools', run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", blocked, "verify", str(TINY / "draft-midlayer"), "--target", str(tmp_path / "target")],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

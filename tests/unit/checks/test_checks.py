@@ -630,6 +630,14 @@ def test_heads_are_compared_by_shape_where_the_target_is_at_hand() -> None:
             [],
         ),
         (set_(), "sglang==0.5.9", ["ENG003"], []),
+        (
+            set_(layer_types=["sliding_attention"], sliding_window=32, use_sliding_window=True),
+            "sglang==0.5.12",
+            [],
+            ["LAY006"],
+        ),
+        (set_(is_causal=True), "sglang==0.5.16", [], ["LAY006"]),
+        (set_(is_causal=True), "sglang", [], []),
     ],
 )
 def test_dflash(edit: Any, engine: str, errors: list[str], warnings: list[str]) -> None:
@@ -793,3 +801,33 @@ def test_what_one_engine_draws_twice_is_not_both_engines() -> None:
     finally:
         del base._REGISTRY["ZZZ999"]
         checks.cache_clear()
+
+
+def test_dflash_ids_that_one_of_vllm_s_runners_does_not_find() -> None:
+    def flat(c: dict[str, Any], t: dict[str, Any]) -> None:
+        c["target_layer_ids"] = c["dflash_config"].pop("target_layer_ids")
+
+    for edit in (flat, set_(eagle_config={"x": 1})):
+        found, _ = checked(draft(edit, DFLASH_CONFIG, DFLASH), "vllm")
+        assert codes(found) == []
+        (said,) = [f for f in found if f.code == "CAP007"]
+        assert "V1 runner" in said.message
+    sound, _ = checked(draft(config=DFLASH_CONFIG, tensors=DFLASH), "vllm")
+    assert "CAP007" not in codes(sound, "info")
+
+
+@pytest.mark.parametrize(
+    ("architectures", "text", "warned"),
+    [
+        (("LlamaForCausalLM",), ("LlamaForCausalLM",), False),
+        (("LlavaForConditionalGeneration",), ("LlamaForCausalLM",), False),
+        (("Qwen3ForCausalLM",), ("Qwen3ForCausalLM",), True),
+        ((), (), False),
+    ],
+)
+def test_a_local_target_of_another_class_than_the_draft_records(
+    architectures: tuple[str, ...], text: tuple[str, ...], warned: bool
+) -> None:
+    target = replace(LLAMA, architectures=architectures, text_architectures=text)
+    findings, _ = checked(draft(config=SPECULATORS, tensors=SP), "vllm", target)
+    assert ("CFG012" in codes(findings, "warning")) is warned
