@@ -55,8 +55,9 @@ def build(name: str, config: HfConfig, features: Features, quantization: Quantiz
     out: Parameters = {}
     for i in range(modules.layer_count(config)):
         out |= _layer(f"layers.{i}", i, name, config, block, features, method)
+    count = dflash_config.feature_count(block, features)
     out |= modules.norm("norm", hidden) | modules.norm("hidden_norm", hidden)
-    out |= modules.torch_linear("fc", block.features * hidden, hidden, bias=False)
+    out |= modules.torch_linear("fc", count * hidden, hidden, bias=False)
     if block.domino:
         gru, width = block.domino
         sizes: tuple[tuple[int, int], ...] = (
@@ -67,7 +68,7 @@ def build(name: str, config: HfConfig, features: Features, quantization: Quantiz
         )
         out |= {n: Parameter(size, shapes.plain) for n, size in zip(DOMINO, sizes, strict=True)}
     if name == LAGUNA:
-        for j in range(block.features):
+        for j in range(count):
             out |= modules.norm(f"aux_hidden_norms.{j}", hidden)
     if name in SELECTOR:
         out |= _selector(config, block)
@@ -89,8 +90,11 @@ def _layer(
     hidden, method = config.need("hidden_size"), quantization.linear
     heads, kv_heads, head_dim = modules.attention(config)
     bias = bool(config.get("attention_bias", False))
-    out = modules.qkv(f"{name}.self_attn.qkv_proj", hidden, heads, kv_heads, head_dim, method, bias=bias)
-    out |= modules.row(f"{name}.self_attn.o_proj", heads * head_dim, hidden, method, bias=bias)
+    # layers are built without a prefix (:736-740)
+    out = modules.qkv(
+        f"{name}.self_attn.qkv_proj", hidden, heads, kv_heads, head_dim, method, bias=bias, path="qkv_proj"
+    )
+    out |= modules.row(f"{name}.self_attn.o_proj", heads * head_dim, hidden, method, bias=bias, path="o_proj")
     for norm in ("q_norm", "k_norm"):  # always there
         out |= modules.norm(f"{name}.self_attn.{norm}", head_dim)
     modules.check_rope(config, features, reads_theta=features.dflash_rope_theta)
@@ -105,9 +109,8 @@ def _layer(
     width = int(config.get("intermediate_size", 0))
     if width <= 0:
         raise Refused("ValueError", f"Invalid intermediate_size={width} for DFlash MLP.", "class")
-    out |= modules.gate_up(f"{name}.mlp.gate_up_proj", hidden, width, method) | modules.row(
-        f"{name}.mlp.down_proj", width, hidden, method
-    )
+    out |= modules.gate_up(f"{name}.mlp.gate_up_proj", hidden, width, method, path="gate_up_proj")
+    out |= modules.row(f"{name}.mlp.down_proj", width, hidden, method, path="down_proj")
     if config.get("hidden_act", "silu") not in ("silu", "swigluoai"):
         raise Refused("ValueError", f"Unsupported DFlash activation: {config.get('hidden_act')}.", "class")
     for norm in ("input_layernorm", "post_attention_layernorm"):
@@ -151,7 +154,7 @@ def _gate(name: str, config: HfConfig, heads: int, head_dim: int, quantization: 
             "class",
         )
     rows = heads * head_dim if gating == "per-element" else heads
-    return modules.column(name, config.need("hidden_size"), rows, quantization.linear)
+    return modules.column(name, config.need("hidden_size"), rows, quantization.linear, path="g_proj")
 
 
 def _convolution(name: str, hidden: int, taps: int, group: int) -> Parameters:

@@ -25,14 +25,18 @@ class BlockConfig:
     """What the classes of this family build from.
 
     Attributes:
-        features: Captured layers that fc takes.
+        ids: The captured layers that are named, or ``None``.
+        target_layers: How many the target has, where the config says so.
+        layers: How many the draft has.
         conv: Taps and group size of the grouped convolutions, or ``None``.
         selector_rank: Of DFlash2's candidate selector; 0 without.
         sinks: A bias per attention head.
         domino: Widths (gru, embedding) of the Domino projector, or ``None``.
     """
 
-    features: int
+    ids: list[Any] | None
+    target_layers: int | None
+    layers: int
     conv: tuple[int, int] | None = None
     selector_rank: int = 0
     sinks: bool = False
@@ -64,8 +68,7 @@ def parse(config: HfConfig, features: Features) -> BlockConfig:
         if features.domino and either("projector_type") == "domino"
         else None
     )
-    count = _feature_count(ids, target_layers, int(layers or 0), features)
-    return BlockConfig(count, conv, selector, sinks, domino)
+    return BlockConfig(ids, target_layers, int(layers or 0), conv, selector, sinks, domino)
 
 
 def markov(config: HfConfig) -> tuple[int, str]:
@@ -101,9 +104,15 @@ def markov(config: HfConfig) -> tuple[int, str]:
     return built, head
 
 
-def _feature_count(ids: list[Any] | None, target_layers: int | None, layers: int, features: Features) -> int:
-    """``resolve_target_layer_ids`` and ``build_target_layer_ids`` (dflash_utils.py:348-385, :558-585)."""
-    total = target_layers
+def feature_count(block: BlockConfig, features: Features) -> int:
+    """How many captured layers fc takes: ``resolve_target_layer_ids`` and ``build_target_layer_ids`` (dflash_utils.py:348-385,
+    :558-585), after the layers are built (models/dflash.py:745).
+
+    Raises:
+        Refused: At stage ``class``, a ValueError like SGLang's.
+    """
+    ids, layers = block.ids, block.layers
+    total = block.target_layers
     if total is None:
         total = max(int(i) for i in ids) + 1 if ids and features.dflash_top_level else layers
     if ids is None:
@@ -131,6 +140,7 @@ def _pairs(nested: Mapping[str, Any]) -> tuple[tuple[int, int] | None, int]:
         raise _value("DFLASH selector needs rank and top_k together.")
     if float(nested.get("output_multiplier", 1.0)) <= 0:
         raise _value("DFLASH output_multiplier must be positive.")
+    float(nested.get("final_logit_softcapping") or 0.0)
     return ((taps, group) if taps else None), rank
 
 

@@ -159,7 +159,7 @@ def repeated(count: Any) -> int:
 def attention(config: HfConfig) -> tuple[int, int, int]:
     """Heads, key-value heads and head_dim, with what attention refuses (models/llama.py:181-203)."""
     heads, kv_heads = config.need("num_attention_heads"), config.need("num_key_value_heads")
-    head_dim = config.get("head_dim") if config.has("head_dim") else config.need("hidden_size") // heads
+    head_dim = config.get("head_dim", config.need("hidden_size") // heads)  # divided even where it is given
     if kv_heads < 1 and 1 % kv_heads:  # one rank replicates them
         raise Refused("AssertionError", "", "class")
     if head_dim == 0:
