@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 
+from ckpt_tools.forward._torch import torch
 from tests.cli.test_commands import TARGET, TINY, ckpt
 from tests.conftest import FIXTURES
 
