@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.checks.base import finding
-from ckpt_tools.convert import hazards, ids, known, lost, structure
+from ckpt_tools.convert import experts, hazards, ids, known, lost, structure
 from ckpt_tools.convert.edits import config_edits
 from ckpt_tools.convert.files import other_files
 from ckpt_tools.convert.lost import read_back
@@ -119,6 +119,11 @@ def plan_conversion(
     drops = _drops(checkpoint, draft, facts, variant, vocabulary, target, readers, found)
     if vocabulary.draft_vocab_size is not None:
         facts = replace(facts, draft_vocab_size=vocabulary.draft_vocab_size)
+    uneven = list(experts.incomplete(checkpoint, draft))
+    if uneven:
+        for f in uneven:
+            found.add(f, allowable=False)
+        return replace(base, drops=drops, refusals=tuple(found.refusals), notes=tuple(found.notes))
     made = _made(checkpoint, draft, variant, readers, asked, drops)
     out = plan_tensors(checkpoint, draft, variant, drops, vocabulary, made, asked)
     request = WriteRequest(

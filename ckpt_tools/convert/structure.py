@@ -19,7 +19,7 @@ from ckpt_tools.formats.names import fits
 from ckpt_tools.model import Location, Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from ckpt_tools.formats.canonical import Slot
     from ckpt_tools.model import Checkpoint, Draft, DraftFacts, Finding, Target
@@ -29,7 +29,7 @@ INPUT = ("CAP006", "CAP011", "CAP012", "CFG013", "ROP001")
 #: Checks of the output, where what the conversion completes or repairs is in place already.
 OUTPUT = ("SHP", "LAY002", "LAY003")
 #: Refusals whose followers the output's checks would only repeat.
-CAUSES = ("CAP006", "CFG013", "VOC004", "QNT001")
+CAUSES = ("CAP006", "CFG013", "LAY004", "QNT001", "VOC004")
 
 
 def of_input(checkpoint: Checkpoint, draft: Draft) -> Iterator[Finding]:
@@ -81,11 +81,8 @@ def absent(draft: Draft, facts: DraftFacts, there: Collection[str]) -> list[str]
     Args:
         there: Canonical names of what the output will hold.
     """
-    if draft.algorithm == "mtp":
-        return []
     flags = {"always": True, "norm_before_fc": facts.norm_before_fc, "fc_norm": facts.fc_norm}
-    # A layer of which nothing is there is LAY002's affair.
-    layers = 1 + max((int(n.split(".")[1]) for n in draft.tensors if fits("layers.{i}.**", n)), default=0)
+    layers = _layers(draft)
     wanted = [s for s in ALGORITHMS[draft.algorithm] if flags.get(s.need) and "**" not in s.name]
     return [
         n
@@ -101,10 +98,19 @@ def _other_attention(slot: Slot, facts: DraftFacts) -> bool:
     return facts.layer_type == "mla" and any(f".{p}_proj." in slot.name for p in "qkv")
 
 
-def _expanded(slot: Slot, facts: DraftFacts, layers: int) -> Iterator[str]:
+def _layers(draft: Draft) -> list[int]:
+    """Layers that a draft has; one of which nothing is there is LAY002's affair. Next-token layers keep the target's numbers."""
+    mtp = draft.algorithm == "mtp"
+    pattern = "mtp_layers.{i}.**" if mtp else "layers.{i}.**"
+    there = {int(n.split(".")[1]) for n in draft.tensors if fits(pattern, n)}
+    return sorted(there) if mtp else list(range(max(there, default=0) + 1))
+
+
+def _expanded(slot: Slot, facts: DraftFacts, layers: Sequence[int]) -> Iterator[str]:
     if "{i}" in slot.name or "{n}" in slot.name:
-        for i in range(0 if "{i}" in slot.name else 1, layers):
-            yield slot.name.replace("{i}", str(i)).replace("{n}", str(i))
+        for i in layers:
+            if i or "{i}" in slot.name:
+                yield slot.name.replace("{i}", str(i)).replace("{n}", str(i))
     elif "{j}" in slot.name:
         yield from (slot.name.replace("{j}", str(j)) for j in range(facts.num_aux or 3))
     else:

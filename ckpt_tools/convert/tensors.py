@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 #: Tensors with one row per id of the draft's vocabulary.
 DRAFT_ROWS = ("lm_head.weight", "markov_head.markov_w2.weight", "refiner_head.readout.weight")
-_EXPERT = re.compile(r"(mtp_layers\.\d+\.mlp\.experts)\.(\d+)\.(gate|up|down)_proj\.weight\Z")
-_FUSED = re.compile(r"(mtp_layers\.\d+\.mlp\.experts)\.(gate_up|down)_proj\Z")
+EXPERT = re.compile(r"(mtp_layers\.\d+\.mlp\.experts)\.(\d+)\.(gate|up|down)_proj\.weight\Z")
+FUSED = re.compile(r"(mtp_layers\.\d+\.mlp\.experts)\.(gate_up|down)_proj\Z")
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def _expert_layout(pieces: Sequence[_Piece], checkpoint: Checkpoint, layout: str
         yield from _fuse(pieces, checkpoint)
     elif layout == "split":
         for piece in pieces:
-            yield from _split(piece, checkpoint) if _FUSED.match(piece.canonical) else (piece,)
+            yield from _split(piece, checkpoint) if FUSED.match(piece.canonical) else (piece,)
     else:
         yield from pieces
 
@@ -144,7 +144,7 @@ def _expert_layout(pieces: Sequence[_Piece], checkpoint: Checkpoint, layout: str
 def _fuse(pieces: Sequence[_Piece], checkpoint: Checkpoint) -> Iterator[_Piece]:
     groups: dict[tuple[str, str], dict[tuple[int, int], _Piece]] = {}
     for piece in pieces:
-        hit = _EXPERT.match(piece.canonical)
+        hit = EXPERT.match(piece.canonical)
         if hit is None:
             yield piece
             continue
@@ -162,7 +162,7 @@ def _fuse(pieces: Sequence[_Piece], checkpoint: Checkpoint) -> Iterator[_Piece]:
 
 
 def _split(piece: _Piece, checkpoint: Checkpoint) -> Iterator[_Piece]:
-    hit = _FUSED.match(piece.canonical)
+    hit = FUSED.match(piece.canonical)
     assert hit is not None
     experts, rows, columns = piece.shape
     kinds = ("gate", "up") if hit[2] == "gate_up" else ("down",)

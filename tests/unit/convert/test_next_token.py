@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from ckpt_tools.api.converting import Request, fix_keys
 from ckpt_tools.container.open import open_checkpoint
+from ckpt_tools.convert.experts import stated_experts
 from ckpt_tools.formats import read_draft
 from tests.conftest import FIXTURES
 
@@ -156,3 +158,68 @@ def test_a_pickled_fused_tensor_is_split_too(tmp_path: Path) -> None:
     made = load_file(tmp_path / "out" / "model.safetensors")
     native = load_file(BUNDLED / "mtp_qwen3_next_tiny" / "model.safetensors")
     assert all(np.array_equal(made[n], native[n]) for n in made)
+
+
+class TestUnevenExperts:
+    """Experts are put into one tensor by their place in it: one that is missing would give the next one its number."""
+
+    NAME = "mtp.layers.0.mlp.experts.{}.{}_proj.weight"
+
+    def refused(self, tmp_path: Path, change: Callable[[dict[str, np.ndarray]], object]) -> tuple[str, str]:
+        source = tmp_path / "in"
+        shutil.copytree(BUNDLED / "mtp_qwen3_next_tiny", source)
+        tensors = load_file(source / "model.safetensors")
+        change(tensors)
+        save_file(tensors, source / "model.safetensors", {"format": "pt"})
+        request = Request(
+            str(source), str(tmp_path / "out"), to="speculators", target=str(source), allow=("KEY", "SHP")
+        )
+        report = fix_keys(request)
+        assert report.verdict == "fail"
+        assert not (tmp_path / "out").exists()
+        (found,) = [f for f in report.findings if f.severity.value == "error"]
+        return found.code, found.message
+
+    def test_a_part_of_one_is_missing(self, tmp_path: Path) -> None:
+        code, message = self.refused(tmp_path, lambda t: t.pop(self.NAME.format(3, "up")))
+        assert code == "KEY009"
+        assert "experts.3.up_proj.weight isn't there: the layer has 4 experts" in message
+
+    @pytest.mark.parametrize("expert", [1, 3])
+    def test_one_is_missing(self, expert: int, tmp_path: Path) -> None:
+        def change(tensors: dict[str, np.ndarray]) -> None:
+            for kind in ("gate", "up", "down"):
+                tensors.pop(self.NAME.format(expert, kind))
+
+        code, message = self.refused(tmp_path, change)
+        assert code == "KEY009"
+        assert f"experts.{expert}.gate_proj.weight" in message
+
+    @pytest.mark.parametrize("kind", ["up", "down"])
+    def test_one_is_of_another_dtype_or_shape(self, kind: str, tmp_path: Path) -> None:
+        name = self.NAME.format(2, kind)
+
+        def narrower(tensors: dict[str, np.ndarray]) -> None:
+            tensors[name] = tensors[name].astype("f2")
+
+        code, message = self.refused(tmp_path, narrower)
+        assert (code, message.split(" is ")[0]) == ("SHP003", name)
+        shutil.rmtree(tmp_path / "in")
+        code, message = self.refused(tmp_path, lambda t: t.update({name: t[name][:4].copy()}))
+        assert (code, message.split(" is ")[0]) == ("SHP003", name)
+
+    @pytest.mark.parametrize(("part", "shape"), [("gate_up", (4, 63, 64)), ("down", (4, 64))])
+    def test_one_tensor_that_cannot_be_cut(self, part: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+        source = tmp_path / "in"
+        shutil.copytree(SPECULATORS / "mtp_qwen3_next_tiny", source)
+        tensors = load_file(source / "model.safetensors")
+        tensors[f"mtp_layers.0.mlp.experts.{part}_proj"] = np.ones(shape, "f4")
+        save_file(tensors, source / "model.safetensors", {"format": "pt"})
+        report = fix_keys(Request(str(source), str(tmp_path / "out"), to="bundled"))
+        assert "SHP003" in [f.code for f in report.findings if f.severity.value == "error"]
+
+
+def test_the_number_of_experts_is_the_tensors_when_the_config_is_silent() -> None:
+    assert stated_experts({}) is None
+    assert stated_experts({"text_config": {"num_local_experts": 8}}) == 8
+    assert stated_experts({"n_routed_experts": 256, "text_config": {"num_experts": 8}}) == 256
