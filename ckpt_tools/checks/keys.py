@@ -59,7 +59,7 @@ def _wanted_prefix(load: LoadMap, lost: list[str]) -> str | None:
     "tensor-ignored-by-engine",
     Severity.ERROR,
     needs=("load", "draft"),
-    after=("FIL", "KEY003", "LAY010", "KEY008", "QNT002"),
+    after=("FIL", "KEY003", "LAY010", "KEY008", "QNT002", "CFG004"),
 )
 def tensor_ignored(ctx: Context) -> Iterator[Hit]:
     """Tensors that reach no parameter of the class that the engine builds.
@@ -316,8 +316,6 @@ def name_refused(ctx: Context) -> Iterator[Hit]:
     if refused is None or "no module or parameter named" not in refused:
         return
     named = refused.split("'")[1] if "'" in refused else ""
-    if named.split(".")[0] in ("input_norm", "fc_norm") and _flag_unknown(ctx, named.split(".")[0]):
-        return
     spellings = (named, *(named.replace(fused, single) for fused, single in _FUSED if fused in named))
     culprit = next(
         (
@@ -327,6 +325,9 @@ def name_refused(ctx: Context) -> Iterator[Hit]:
         ),
         None,
     )
+    canonical = next((c for c, native in ctx.draft.tensors.items() if native == culprit), "")
+    if _flag_unknown(ctx, canonical.split(".")[0]):
+        return  # NRM005 says it
     yield Hit(
         f"{ctx.engine} raises on the tensor {culprit or named}: {refused.split('. The available')[0]}",
         tensor=culprit,
@@ -339,7 +340,8 @@ _FUSED = (("qkv_proj", "q_proj"), ("gate_up_proj", "gate_proj"))
 
 
 def _flag_unknown(ctx: Context, norm: str) -> bool:
-    """Whether the flag that goes with this norm is set, and NRM005 says that the engine doesn't know it."""
+    """Whether a flag goes with this norm and is set: the engine doesn't know it, then."""
     assert ctx.draft is not None
     facts = ctx.draft.facts
-    return bool(facts.norm_before_fc if norm == "input_norm" else facts.fc_norm)
+    flags = {"input_norm": facts.norm_before_fc, "fc_norm": facts.fc_norm}
+    return bool(flags.get(norm))

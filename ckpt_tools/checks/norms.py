@@ -246,7 +246,7 @@ def _vllm_flag(ctx: Context, flag: str, kind: str) -> Iterator[Hit]:
     "norm-left-at-ones",
     Severity.ERROR,
     needs=("load", "draft"),
-    after=("KEY003", "FIL", "KEY001", "LAY010"),
+    after=("KEY003", "FIL", "KEY001", "LAY010", "CFG004"),
 )
 def norm_left_at_ones(ctx: Context) -> Iterator[Hit]:
     """A norm that the engine builds and that no tensor fills.

@@ -195,6 +195,7 @@ ONE_CAUSE: list[tuple[str, Any, list[str], list[str]]] = [
     ("vllm", tensors({f"fc_norm.{j}.weight": (H,) for j in range(3)}, use_aux_norm=True), ["NRM005"], []),
     ("sglang", tensors({f"fc_norm.{j}.weight": (H,) for j in range(3)}, use_aux_norm=True), [], []),
     ("sglang", tensors({f"fc_norm.{j}.weight": (H,) for j in range(4)}, fc_norm=True), [], ["KEY001"]),
+    ("vllm", tensors({f"aux_norm_{n}.weight": (H,) for n in ("low", "mid", "high")}, use_aux_norm=True), ["NRM005"], []),
     ("vllm==0.17.0", tensors({"input_norm.weight": (3 * H,)}, norm_before_fc=True), ["NRM005"], []),
     ("sglang", nested([1, 3, 4], [1, 3, 4]), [], ["CAP008"]),
     ("vllm", nested([1, 3, 4], [1, 3, 4]), [], ["CAP008"]),
