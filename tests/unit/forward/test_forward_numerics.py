@@ -101,6 +101,23 @@ def test_sglang_names_what_it_drops() -> None:
     assert "embed_tokens.weight" in spec.unused
 
 
+@torch.no_grad()
+def test_vllm_keeps_the_biases_of_the_mlp() -> None:
+    """Its own draft pass is far from the one without them."""
+    recorded = Recorded(FIXTURES / "forward" / "vllm" / "mlp_bias.safetensors")
+    spec = resolve(recorded.draft, recorded.shapes, semantics.vllm)
+    assert spec.unused == ()
+    biases = [name for name in recorded.tensors if "mlp" in name and name.endswith(".bias")]
+    assert len(biases) == 3
+    zeroed = {k: v * 0 if k in biases else v for k, v in recorded.tensors.items()}
+    head = build(replace(spec, embedding="own"), zeroed)
+    assert isinstance(head, EagleHead)
+    tokens, index = recorded.inputs["input_ids"].unsqueeze(0), torch.arange(10)
+    states = head.fuse(recorded.inputs["aux_hidden"].unsqueeze(0))
+    normed, _ = head.run(tokens, states, index.unsqueeze(0), GrowingCache(), head.masks(index, index))
+    assert relative_error(normed[0], recorded.outputs["last_hidden"]) > 0.1
+
+
 @pytest.mark.parametrize("name", sorted(p.stem for p in (FIXTURES / "forward" / "refiners").iterdir()))
 def test_small_heads_of_speculators(name: str) -> None:
     data, meta = _load(FIXTURES / "forward" / "refiners" / f"{name}.safetensors")
