@@ -197,6 +197,9 @@ def _overflows(error: OverflowsError, opened: Opened) -> Finding:
 
 
 def _check_words(request: Request) -> None:
+    for what, given in (("IN", request.source), ("OUT", request.out)):
+        if not given:
+            raise UsageError(f"{what} is empty", "name the folder; a variable in the command may be unset")
     try:
         allowable(request.allow)
     except ValueError as error:

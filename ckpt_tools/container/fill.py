@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # Compared at each end of every range after the write.
 EDGE = 4096
 CHUNK = 4 << 20
+READABLE = "check that it is there and that you may read it with `ls -la`"
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def open_source(path: Path) -> FileIO:
     try:
         return open(path, "rb", buffering=0)
     except OSError as error:
-        raise InputError(f"can't read {path}: {error.strerror}") from error
+        raise InputError(f"can't read {path}: {error.strerror}", READABLE) from error
 
 
 def write_file(folder: Path, plan: FileLayout, checksum: bool, moved: Callable[[int], None]) -> FileRecord:

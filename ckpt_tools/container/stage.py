@@ -127,7 +127,7 @@ def _lineage(path: Path) -> list[tuple[int, int]]:
     for place in (real, *real.parents):
         try:
             status = os.stat(place)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             continue
         found.append((status.st_dev, status.st_ino))
     return found
@@ -171,7 +171,10 @@ class Stage:
                 os.rename(self.payload, self._out)
             except OSError as error:
                 if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                    raise WriteError(f"{self._out} appeared while the output was written") from None
+                    raise WriteError(
+                        f"{self._out} appeared while the output was written",
+                        "see who made it, then run this again with another output folder or --force",
+                    ) from None
                 raise
         elif not _exchange(self.payload, self._out):
             _swap_by_backup(self.path, self._out)

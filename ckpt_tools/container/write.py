@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckpt_tools.container import clone, stage
-from ckpt_tools.container.fill import compare_file, open_source, sync_file, write_file
+from ckpt_tools.container.fill import READABLE, compare_file, open_source, sync_file, write_file
 from ckpt_tools.container.layout import FileRange, Layout, Move, OutWeights, plan_layout
 from ckpt_tools.errors import InputError, WriteError
 
@@ -90,12 +90,13 @@ def write_folder(
     """
     out = Path(os.path.abspath(out))
     paths = tuple(dict.fromkeys(r.path for r in _ranges(files)))
-    for path in (*([Path(source)] if source is not None else []), *paths):
-        stage.refuse_overlap(path, out)
-    stage.recover(out)
-    place = stage.find_place(out, force)
-    seen = _states(paths)
-    layout = plan_write(out, files)
+    with _explained(out):
+        for path in (*([Path(source)] if source is not None else []), *paths):
+            stage.refuse_overlap(path, out)
+        stage.recover(out)
+        place = stage.find_place(out, force)
+        seen = _states(paths)
+        layout = plan_write(out, files)
     with _terminable(), _explained(out, layout):
         _check_space(out, layout)
         staged = stage.Stage(out, place)
@@ -211,7 +212,7 @@ def _state(path: Path) -> os.stat_result:
     try:
         return path.stat()
     except OSError as error:
-        raise InputError(f"can't read {path}: {error.strerror}") from error
+        raise InputError(f"can't read {path}: {error.strerror}", READABLE) from error
 
 
 def _states(paths: Sequence[Path]) -> list[tuple[int, int, int]]:
@@ -260,15 +261,18 @@ def _no_space(out: Path, need: int, free: int | None = None) -> WriteError:
 
 
 @contextmanager
-def _explained(out: Path, layout: Layout) -> Iterator[None]:
-    """Turn the system's errors into ours."""
+def _explained(out: Path, layout: Layout | None = None) -> Iterator[None]:
+    """Turn the system's errors into ours; ``layout`` is what the output needs, once that is known."""
     try:
         yield
     except OSError as error:
-        if error.errno in _NO_SPACE:
+        if error.errno in _NO_SPACE and layout is not None:
             raise _no_space(out, _need(layout)) from error
         where = "" if error.filename is None else f" ({os.fsdecode(error.filename)})"
-        raise WriteError(f"can't write {out}: {error.strerror or error}{where}") from error
+        raise WriteError(
+            f"can't write {out}: {error.strerror or error}{where}",
+            "check the folder and your rights on it with `ls -la`, or choose another output folder",
+        ) from error
 
 
 class _Terminated(BaseException):

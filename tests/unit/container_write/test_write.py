@@ -684,3 +684,23 @@ print(peak() if os.path.exists("/proc/self/status") else resource.getrusage(reso
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert int(done.stdout) < 150 << 10
     assert (tmp_path / "out/m.safetensors").stat().st_blocks * 512 < 200 << 20
+
+
+@pytest.mark.parametrize("below", ["a/out", "a/b/out"])
+def test_an_out_below_a_file(below, tmp_path):
+    (tmp_path / "a").write_text("x")
+    with pytest.raises(WriteError, match=r"can't write .*: (Not a directory|File exists)") as caught:
+        write_folder(tmp_path / below, [OutFile("config.json", b"{}")], source=tmp_path / "in")
+    assert "choose another output folder" in caught.value.hint
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a"]
+
+
+def test_an_out_that_may_not_be_listed(tmp_path, monkeypatch):
+    (tmp_path / "out").mkdir()
+
+    def refused(path="."):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "listdir", refused)
+    with pytest.raises(WriteError, match=r"can't write .*: Permission denied"):
+        write_folder(tmp_path / "out", [OutFile("config.json", b"{}")])

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from ckpt_tools.api.converting import Request, fix_keys
 from ckpt_tools.api.inspecting import inspect
 from ckpt_tools.container.open import open_checkpoint
-from ckpt_tools.errors import InputError
+from ckpt_tools.errors import InputError, UsageError
 from ckpt_tools.formats import read_draft
 from ckpt_tools.model import Report
 from tests.conftest import FIXTURES
@@ -341,3 +341,9 @@ class TestParallelDrafting:
         report = fix_keys(Request(str(SPECULATORS / "xpress_tiny"), str(tmp_path / "out")))
         (found,) = [f for f in report.findings if f.code == "PAR001"]
         assert found.hint == "--to speculators carries it"
+
+
+@pytest.mark.parametrize(("source", "out", "says"), [("", "out", "IN is empty"), ("in", "", "OUT is empty")])
+def test_an_empty_argument_is_no_folder(source: str, out: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        fix_keys(Request(source, out, force=True))
