@@ -5,6 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any
 
+from ckpt_tools.engines.vllm.modules import allocated
 from ckpt_tools.engines.vllm.refusal import refuse_class
 from ckpt_tools.engines.vllm.schemes import FP8_CACHE, Layout, Linear, Method, NotModelled
 
@@ -64,6 +65,7 @@ def read(settings: Mapping[str, Any], _tensors: Mapping[str, str]) -> Method:
     def layout(linear: Linear) -> Layout:  # :1987-2040, :2104-2150
         if algorithm == "FP8":
             return {"weight": linear.matrix(), "weight_scale": linear.scale(), "input_scale": linear.scale()}
+        allocated("empty", linear.outputs, linear.inputs // size)
         out = {
             "weight": linear.matrix(inputs=linear.inputs // 2),
             "weight_scale_2": linear.scale(),
