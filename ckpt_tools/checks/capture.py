@@ -105,6 +105,8 @@ def not_delivered(ctx: Context) -> Iterator[Hit]:
         return
     if _is_graph_problem(capture.problem) or (capture.layers is None and "isn't known" in capture.problem):
         return
+    if "V1 runner takes the ids" in capture.problem:
+        return  # they are captured, and CAP007 says which
     ids = list(capture.configured or ())
     if capture.layers is None and (
         "depends on the target" in capture.problem or "may count" in capture.problem
@@ -254,9 +256,26 @@ def not_read(ctx: Context) -> Iterator[Hit]:
             severity=None if depth is not None else Severity.WARNING,
             hint="ckpt fix-keys IN OUT writes them where SGLang looks",
         )
+    if engine == "vllm" and top is None and nested is not None and ctx.draft.algorithm == "peagle":
+        if capture.layers is not None and capture.layers != trained:
+            yield Hit(
+                f"the ids {list(nested)} stand in eagle_config: vLLM's V1 runner, which P-EAGLE takes, "
+                + (
+                    "reads them as states entering those layers, the outputs of "
+                    if capture.source == "eagle_config"
+                    else "ignores them and captures its default layers, the outputs of "
+                )
+                + f"{list(capture.layers)}{_trained(trained)}",
+                pointer="/" + NESTED,
+                severity=None if trained is not None else Severity.WARNING,
+                hint=f'write "eagle_aux_hidden_state_layer_ids": {[k + 1 for k in trained]} on the top level'
+                if trained
+                else None,
+            )
+        return
     if engine == "vllm" and top is None and nested is not None:
         default = default_layers(depth) if depth else None
-        if trained is not None and default == trained and not _v1_reads_off(ctx):
+        if trained is not None and default == trained:
             return
         yield Hit(
             f"the ids {list(nested)} stand in eagle_config: vLLM's default runner (V2) ignores them and captures its default layers"
@@ -323,11 +342,6 @@ def _trtllm(ctx: Context) -> Iterator[Hit]:
             severity=Severity.INFO if default is None else Severity.WARNING,
             hint=hint,
         )
-
-
-def _v1_reads_off(ctx: Context) -> bool:
-    """Whether the V1 runner, which P-EAGLE takes, reads the nested ids as other layers."""
-    return ctx.draft is not None and ctx.draft.algorithm == "peagle"
 
 
 def _trained(layers: tuple[int, ...] | None) -> str:

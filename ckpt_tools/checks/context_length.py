@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 VARIABLE = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
+#: Rope kinds whose factor is in max_position_embeddings already (vllm 0.33.0 config/model.py _get_and_verify_max_len).
+ALREADY_SCALED = ("su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling", "default")
 #: Rope kinds whose draft vLLM lengthens to the target's (vllm 0.33.0 config/speculative.py:104-113, 1806-1846).
 RAISED_BY_VLLM = ("default", "linear", "llama3", "ntk", "proportional")
 
@@ -132,26 +134,30 @@ def short_on_vllm(ctx: Context) -> Iterator[Hit]:
         the stated length; with YaRN and others the whole server's max_model_len is lowered.
     Example: max_position_embeddings is 128 and 512 is served: vLLM raises the draft's length and drafts beyond what it saw
     Fix: Serve with --max-model-len 128, or write the length that the draft was trained for.
-    References: vllm 0.33.0 config/speculative.py:104-113, 1806-1846, config/vllm.py:3025-3051, v1/worker/gpu_model_runner.py:677-680.
+    References: vllm 0.33.0 config/speculative.py:104-113, 1806-1846, config/vllm.py:3025-3051, v1/worker/gpu_model_runner.py:677-680;
+        _get_and_verify_max_len in config/model.py (a factor multiplies, but for YaRN, llama3 and longrope).
     """
     assert ctx.draft is not None and ctx.served is not None
     stated = ctx.draft.facts.max_position_embeddings
-    mine = stated if stated is not None else _default_on_vllm(ctx)
+    length = stated if stated is not None else _default_on_vllm(ctx)
     served, says = ctx.served
-    if mine is None or served <= mine or ctx.draft.algorithm == "mtp":
+    scaling = (ctx.draft.facts.rope.scaling if ctx.draft.facts.rope else None) or {}
+    kind = scaling.get("rope_type") or "default"
+    factor = 1 if kind in ALREADY_SCALED else scaling.get("factor") or 1
+    if length is None or ctx.draft.algorithm == "mtp":
         return
-    kind = (
-        ctx.draft.facts.rope.scaling.get("rope_type")
-        if ctx.draft.facts.rope and ctx.draft.facts.rope.scaling
-        else "default"
-    )
+    mine = int(length * factor)
+    if served <= mine:
+        return
     if kind not in RAISED_BY_VLLM:
         effect = f"with {kind} rope vLLM lowers the whole server's max_model_len to {mine}"
     elif ctx.draft.algorithm == "peagle":
         effect = f"vLLM's V1 runner drafts zeros for sequences longer than {mine}"
     else:
         effect = "vLLM raises the draft's length and says so; the head drafts at positions it never saw"
-    shown = f"is {mine}" if stated is not None else f"is absent, so {mine} by the config's class,"
+    shown = f"is {length}" if stated is not None else f"is absent, so {length} by the config's class,"
+    if factor != 1:
+        shown += f" times {factor:g} ({kind} rope)"
     yield Hit(
         f"max_position_embeddings {shown} and {served} is served ({says}): {effect}",
         pointer=_pointer(ctx) if stated is not None else None,

@@ -182,6 +182,9 @@ ONE_CAUSE: list[tuple[str, Any, list[str], list[str]]] = [
     ("vllm", set_(architectures=["EagleUnheard"]), ["CFG003"], []),
     ("sglang", set_(max_position_embeddings=128), ["CTX001"], []),
     ("vllm", set_(max_position_embeddings=128), [], ["CTX002"]),
+    ("vllm", set_(max_position_embeddings=128, rope_scaling={"rope_type": "linear", "factor": 4.0}), [], []),
+    ("vllm", set_(max_position_embeddings=128, rope_scaling={"rope_type": "linear", "factor": 2.0}), [], ["CTX002"]),
+    ("sglang", set_(max_position_embeddings=128, rope_scaling={"rope_type": "linear", "factor": 4.0}), [], []),
     ("sglang", drop("dtype", "torch_dtype"), [], ["DTY001"]),
     ("sglang", set_(rope_parameters={"rope_theta": 5e5, "rope_type": "default"}), ["ROP001"], []),
     ("sglang", set_(num_hidden_layers=4), ["LAY002"], []),
@@ -832,3 +835,22 @@ def test_a_local_target_of_another_class_than_the_draft_records(
     target = replace(LLAMA, architectures=architectures, text_architectures=text)
     findings, _ = checked(draft(config=SPECULATORS, tensors=SP), "vllm", target)
     assert ("CFG012" in codes(findings, "warning")) is warned
+
+
+def test_vllm_takes_the_length_of_the_config_s_class_where_none_is_stated() -> None:
+    long = replace(LLAMA, max_position_embeddings=4096)
+    (found,) = [
+        f for f in checked(draft(drop("max_position_embeddings")), "vllm", long)[0] if f.code == "CTX002"
+    ]
+    assert "is absent, so 2048 by the config's class" in found.message
+    assert codes(checked(draft(drop("max_position_embeddings")), "vllm")[0]) == []
+
+
+@pytest.mark.parametrize(("ids", "errors"), [([1, 3, 4], ["CAP007"]), ([2, 4, 5], [])])
+def test_peagle_s_nested_ids_are_read_by_the_v1_runner(ids: list[int], errors: list[str]) -> None:
+    peagle = FLAT | {"architectures": ["Eagle3LlamaForCausalLM"], "ptd_token_id": 250}
+    tensors_ = {n.replace("midlayer.", "layers.0."): s for n, s in EAGLE3.items()} | {
+        "mask_hidden": (1, 1, 3 * H), "embed_tokens.weight": (V, H),
+    }  # fmt: skip
+    findings, _ = checked(draft(nested(ids), peagle, tensors_), "vllm")
+    assert codes(findings) == errors
