@@ -88,8 +88,12 @@ def lost_facts(before: DraftFacts, back: Draft, to: Format, explained: frozenset
 
 
 def unsaid(before: DraftFacts, back: Draft) -> dict[str, Any]:
-    """Facts that the output doesn't state, by name, for ``conversion.json``: the way back needs them."""
-    return {name: was for name, (was, now) in differing(before, back.facts).items() if now is None}
+    """Facts that the output doesn't state, by name, for ``conversion.json``: the way back needs them.
+
+    The draft's vocabulary isn't among them: it is that of the head and the tables that are there, or left behind with them.
+    """
+    differ = differing(before, back.facts).items()
+    return {name: was for name, (was, now) in differ if now is None and name != "draft_vocab_size"}
 
 
 def _shown(value: Any) -> str:

@@ -59,7 +59,7 @@ def test_version_and_help() -> None:
         (["fix-keys", str(SAMPLE), "out", "--target", "no-such-target"], 3, "no target of that name"),
         (["verify", "nowhere"], 3, "no such file or folder"),
         (["verify", str(SPECULATORS / "train_output")], 3, "train_output/1  # the best of 2"),
-        (["fix-keys", str(SPECULATORS / "train_output"), "out"], 3, "train_output/1  # the best of 2"),
+        (["fix-keys", str(SPECULATORS / "train_output"), "out"], 3, "train_output/1 out  # the best of 2"),
         (["explain", "ZZZ999"], 2, "no such code"),
         (["targets", "show", "kimi-k2.55"], 3, "did you mean"),
         (
