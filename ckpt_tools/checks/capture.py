@@ -236,6 +236,7 @@ def not_read(ctx: Context) -> Iterator[Hit]:
     takes = capture.layers if capture.source == "default" else None
     if engine == "trtllm":
         yield from _trtllm(ctx)
+        return
     read_nowhere = capture.source == "default" and capture.problem is not None
     if read_nowhere and (nested if engine == "sglang" else top) is not None and takes != trained:
         yield Hit(

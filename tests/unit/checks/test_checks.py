@@ -306,28 +306,29 @@ def test_a_class_that_shifts_its_default_layers_is_told_apart() -> None:
     assert "[2, 4, 5]" in found.message
 
 
+MLA_CONFIG = {k: v for k, v in FLAT.items() if k != "head_dim"} | {
+    "architectures": ["Eagle3DeepseekV2ForCausalLM"], "model_type": "kimi_k2", "q_lora_rank": 32, "kv_lora_rank": 64,
+    "qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 32, "num_key_value_heads": A,
+}  # fmt: skip
+MLA = {n: s for n, s in EAGLE3.items() if "self_attn" not in n} | {
+    "midlayer.self_attn.q_a_proj.weight": (32, 2 * H),
+    "midlayer.self_attn.q_a_layernorm.weight": (32,),
+    "midlayer.self_attn.q_b_proj.weight": (A * 64, 32),
+    "midlayer.self_attn.kv_a_proj_with_mqa.weight": (96, 2 * H),
+    "midlayer.self_attn.kv_a_layernorm.weight": (64,),
+    "midlayer.self_attn.kv_b_proj.weight": (A * 64, 64),
+    "midlayer.self_attn.o_proj.weight": (H, A * 32),
+}
+
+
 def test_an_mla_tensor_that_is_cut_is_found_through_the_load_map() -> None:
-    config = FLAT | {
-        "architectures": ["Eagle3DeepseekV2ForCausalLM"], "model_type": "kimi_k2", "q_lora_rank": 32, "kv_lora_rank": 64,
-        "qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 32, "num_key_value_heads": A,
-    }  # fmt: skip
-    config.pop("head_dim")
-    mla = {n: s for n, s in EAGLE3.items() if "self_attn" not in n} | {
-        "midlayer.self_attn.q_a_proj.weight": (32, 2 * H),
-        "midlayer.self_attn.q_a_layernorm.weight": (32,),
-        "midlayer.self_attn.q_b_proj.weight": (A * 64, 32),
-        "midlayer.self_attn.kv_a_proj_with_mqa.weight": (96, 2 * H),
-        "midlayer.self_attn.kv_a_layernorm.weight": (64,),
-        "midlayer.self_attn.kv_b_proj.weight": (A * 64, 64),
-        "midlayer.self_attn.o_proj.weight": (H, A * 32),
-    }
-    sound, _ = checked(draft(config=config, tensors=mla))
+    sound, _ = checked(draft(config=MLA_CONFIG, tensors=MLA))
     assert codes(sound, "error") == []
     findings, _ = checked(
-        draft(config=config, tensors=mla | {"midlayer.self_attn.q_b_proj.weight": (2 * A * 64, 32)})
+        draft(config=MLA_CONFIG, tensors=MLA | {"midlayer.self_attn.q_b_proj.weight": (2 * A * 64, 32)})
     )
     assert codes(findings, "error") == ["SHP008"]
-    two, _ = checked(draft(set_(num_hidden_layers=2), config=config, tensors=mla))
+    two, _ = checked(draft(set_(num_hidden_layers=2), config=MLA_CONFIG, tensors=MLA))
     assert codes(two, "error") == ["LAY002"]
 
 
@@ -854,3 +855,60 @@ def test_peagle_s_nested_ids_are_read_by_the_v1_runner(ids: list[int], errors: l
     }  # fmt: skip
     findings, _ = checked(draft(nested(ids), peagle, tensors_), "vllm")
     assert codes(findings) == errors
+
+
+def test_a_refusal_by_an_older_release_names_the_one_that_serves_it() -> None:
+    for engine, edit, config, names, needs in (
+        ("sglang==0.5.9", None, MLA_CONFIG, MLA, "serve with sglang >= 0.5.12 (the MLA draft class)"),
+        ("sglang==0.5.9", set_(num_hidden_layers=2), FLAT, EAGLE3, None),
+    ):
+        findings, _ = checked(draft(edit, config, names), engine)
+        hints = [f.hint for f in findings if f.code in ("CFG002", "CFG003")]
+        assert hints == ([needs] if needs else [])
+
+
+@pytest.mark.parametrize("engine", ["vllm", "vllm==0.17.0"])
+def test_an_mla_head_with_a_norm_that_its_class_has_not(engine: str) -> None:
+    edit = tensors({"input_norm.weight": (3 * H,)}, norm_before_fc=True)
+    findings, _ = checked(draft(edit, MLA_CONFIG, MLA), engine)
+    assert [c for c in codes(findings, "error") if c.startswith(("NRM", "KEY"))] == ["NRM005"]
+
+
+def test_two_mla_layers_in_the_file() -> None:
+    second = {
+        n.replace("midlayer.", "layers.1."): (s[0], H) if len(s) == 2 and s[1] == 2 * H else s
+        for n, s in MLA.items()
+        if n.startswith("midlayer.")
+    }
+    findings, _ = checked(draft(set_(num_hidden_layers=2), MLA_CONFIG, MLA | second))
+    assert "LAY005" in codes(findings, "error")
+
+
+@pytest.mark.parametrize(
+    ("edit", "code"),
+    [
+        (nested([1, "x", 4], [2, 4, 5]), "CAP006"),
+        (nested([1, -2, 4], [2, 4, 5]), "CAP006"),
+        (set_(head_dim=None, num_attention_heads=5, num_key_value_heads=5), "SHP006"),
+        (set_(target_hidden_size=128), "SHP001"),
+    ],
+)
+def test_what_is_wrong_on_its_own(edit: Any, code: str) -> None:
+    assert code in codes(checked(draft(edit))[0], "error")
+
+
+def test_tensorrt_llm_is_told_its_layers_once() -> None:
+    edit = nested(None, [2, 3, 4])
+    findings, _ = checked(draft(edit), "trtllm")
+    assert [f.code for f in findings if f.code == "CAP007"] == ["CAP007"]
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_a_stated_number_of_layers_without_their_ids(engine: str) -> None:
+    def edit(c: dict[str, Any], t: dict[str, Any]) -> None:
+        nested(None)(c, t)
+        c["num_aux_hidden_states"] = 4
+        t["fc.weight"] = (H, 4 * H)
+
+    findings, _ = checked(draft(edit), engine)
+    assert codes(findings, "error") == ["CAP010"]
