@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.engines.vllm import arch, registry, rope
-from ckpt_tools.engines.vllm.hf import Attributes, assign, auto_config, bare_config, classes
+from ckpt_tools.engines.vllm.hf import Attributes, assign, auto_config, bare_config, classes, validate_rope
 from ckpt_tools.engines.vllm.mtp import rewrite
 from ckpt_tools.engines.vllm.quantization import DEPRECATED
 from ckpt_tools.engines.vllm.quantization import METHODS as QUANTIZATIONS
@@ -164,7 +164,7 @@ def resolve_config(config: Mapping[str, Any], asked: Asked, contract: Contract) 
     if attributes.get("sliding_window") == 0:  # counts as none (config/model.py:802-808)
         attributes["sliding_window"] = None
     arch.check_length(attributes)
-    _check_quantization(attributes)
+    _check_quantization(attributes, contract)
 
     if asked.method is not None:
         method = _settled(method, asked.path, attributes)
@@ -246,6 +246,10 @@ def _native(config: Mapping[str, Any]) -> Attributes:
             raise refuse_config("ValueError", f"Unrecognized model identifier: {model['model_type']}.")
         inner = auto_config(model)
         _wrap(inner["model_type"])
+    elif model is not None:
+        raise refuse_config(
+            "AttributeError", f"'{type(model).__name__}' object has no attribute 'vocab_size'"
+        )
     elif method in ("eagle", "eagle3", "dflash"):
         raise refuse_config("AssertionError", f"model should not be None when method is {method}")
     else:
@@ -264,7 +268,7 @@ def _native(config: Mapping[str, Any]) -> Attributes:
             assign(inner["model_type"], inner, key, deepcopy(value))
     names = rename(inner["architectures"], method)
     if "rope_parameters" in outer or "rope_scaling" in outer:  # checked before a base is filled in
-        rope.validate(inner)
+        validate_rope(inner)
     return {**inner, **deepcopy(outer), "architectures": names, "model_type": "eagle"}
 
 
@@ -293,12 +297,12 @@ def _no_text_config() -> Exception:
     )
 
 
-def _check_quantization(attributes: Attributes) -> None:
+def _check_quantization(attributes: Attributes, contract: Contract) -> None:
     """An unknown method is refused here (``config/model.py:1370-1458``)."""
     block = arch.quantization(attributes)
     if block is not None:
         attributes["quantization_config"] = dict(block)
-    name = "" if block is None else str(block["quant_method"])
+    name = str(block["quant_method"]) if block is not None and contract.quantisation else ""
     if name and name not in QUANTIZATIONS:
         raise refuse_config("ValueError", f"Unknown quantization method: {name}.")
     if name in DEPRECATED:

@@ -1,6 +1,6 @@
 """vLLM's contracts by release: what differs between them, as data with references.
 
-References are ``file:line`` in the release's own ``vllm/`` folder. Five releases were read; one that is not listed
+References are ``file:line`` in the release's own ``vllm/`` folder. Six releases were read; one that is not listed
 is answered by the nearest older one.
 """
 
@@ -34,6 +34,8 @@ class Contract:
         speculators_layers: ``transformer_layer_config.model_type`` values for EAGLE-3; ``None`` takes any as llama.
         speculators_aux: Captured layer ids of a speculators config reach the engine.
         top_level_ids: ``eagle_aux_hidden_state_layer_ids`` at the top level is read.
+        quantisation: The refusals of quantisation settings are this release's; another's are not known, and what
+            would be refused here is not modelled there.
         missing_architectures, extra_architectures: Against the newest registry.
         runners: Runners that a default start may use.
         references: Field -> where it was read.
@@ -56,6 +58,7 @@ class Contract:
     speculators_layers: frozenset[str] | None = frozenset({"llama", "qwen3"})
     speculators_aux: bool = True
     top_level_ids: bool = True
+    quantisation: bool = False
     missing_architectures: frozenset[str] = frozenset()
     extra_architectures: frozenset[str] = frozenset()
     runners: tuple[str, ...] = ("V2", "V1")
@@ -179,7 +182,19 @@ _READ = (
         ),
     ),
     Contract(
+        "0.32.0",
+        quantisation=True,
+        references=MappingProxyType(
+            {
+                "extra_architectures": "model_executor/models/registry.py:655-745",
+                "quantisation": "model_executor/layers/quantization/__init__.py:15-54",
+                "speculators_types": f"{_ALGOS}:15-209",
+            }
+        ),
+    ),
+    Contract(
         "0.33.0",
+        quantisation=True,
         missing_architectures=frozenset({"MedusaModel"}),
         extra_architectures=frozenset(
             {
@@ -208,6 +223,7 @@ _READ = (
                 "speculators_types": f"{_ALGOS}:15-209",
                 "speculators_aux": f"{_ALGOS}:47",
                 "top_level_ids": "v1/worker/gpu/spec_decode/eagle/eagle3_utils.py:119",
+                "quantisation": "model_executor/layers/quantization/__init__.py:15-54",
                 "runners": "config/vllm.py:731-767",
             }
         ),

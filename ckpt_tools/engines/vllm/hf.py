@@ -204,11 +204,19 @@ def _validate(attributes: Attributes, derived: tuple[str, ...]) -> None:
             raise _class_validation("validate_layer_type", "The `layer_types` entries must be in")
         if layers is not None and layers != len(kinds):
             raise _class_validation("validate_layer_type", f"`num_hidden_layers` ({layers}) must be equal to")
-    rope.validate(attributes)
+    validate_rope(attributes)
 
 
-def _class_validation(validator: str, message: str) -> Exception:
+def validate_rope(attributes: Attributes) -> None:
+    """The rope validator of a class, whose errors are wrapped (huggingface_hub ``dataclasses.py``)."""
+    try:
+        rope.validate(attributes)
+    except (TypeError, ValueError) as error:
+        raise _class_validation("validate_rope", str(error), type(error).__name__) from error
+
+
+def _class_validation(validator: str, message: str, error: str = "ValueError") -> Exception:
     return refuse_config(
         "StrictDataclassClassValidationError",
-        f"Class validation error for validator '{validator}':\n    ValueError: {message}",
+        f"Class validation error for validator '{validator}':\n    {error}: {message}",
     )

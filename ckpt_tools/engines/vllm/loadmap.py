@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -18,6 +19,8 @@ from ckpt_tools.engines.vllm.schemes import NotModelled
 from ckpt_tools.model import Checkpoint, Engine, Fill, LoadMap, Target
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ckpt_tools.engines.vllm.modules import Parameter
 
 
@@ -85,10 +88,12 @@ def _load(
     layers = target.num_hidden_layers if target is not None else None
     try:
         with on_values_of_the_file("class"):
-            method = read(resolved.fields.get("quantization_config"), dtypes)
+            with _settings_of(contract):
+                method = read(resolved.fields.get("quantization_config"), dtypes)
             built = _build(resolved, checkpoint, target, contract, chosen)
             if method is not None:
-                quantise(built.root, method, layers)
+                with _settings_of(contract):
+                    quantise(built.root, method, layers)
     except NotModelled:
         return _Loaded(resolved)
     error: str | None = None
@@ -97,6 +102,18 @@ def _load(
     except Refused as refused:
         error = str(refused)
     return _Loaded(resolved, built, error, _owners(built, target, contract, chosen))
+
+
+@contextmanager
+def _settings_of(contract: Contract) -> Iterator[None]:
+    """Refusals of quantisation settings, where they are the release's."""
+    try:
+        with on_values_of_the_file("class"):
+            yield
+    except Refused as refused:
+        if contract.quantisation:
+            raise
+        raise NotModelled(str(refused)) from refused
 
 
 def _check_vocabulary(resolved: Resolved, target: Target | None) -> None:

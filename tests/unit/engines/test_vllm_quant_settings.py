@@ -201,3 +201,14 @@ def test_block_fp8_of_compressed_tensors() -> None:
     static = {"num_bits": 8, "type": "float", "strategy": "tensor"}
     block = compressed(weights, "float-quantized", group={"input_activations": static})
     assert taken(block, "input_scale") == ALL
+
+
+@pytest.mark.parametrize(
+    "block", [GPTQ | {"desc_act": True}, {"quant_method": "bitsandbytes"}, GPTQ | {"group_size": 48}]
+)
+def test_an_older_release_may_take_what_the_newest_refuses(block: dict[str, Any]) -> None:
+    """Which settings it refuses was not read: nothing is said."""
+    block = block | {"modules_in_block_to_quantize": ["fc"]}
+    old = mapped(config(quantization_config=block), eagle3(), version="0.25.0")
+    assert (old.refused, old.parameters, old.architecture) == (None, {}, "Eagle3LlamaForCausalLM")
+    assert mapped(config(quantization_config=block), eagle3()).refused is not None
