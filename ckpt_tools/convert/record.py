@@ -12,14 +12,25 @@ from ckpt_tools.formats.facts import plain
 from ckpt_tools.model import EMPTY, DraftFacts, Finding, Rope, Severity, Verifier
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ckpt_tools.convert.plan import Plan
     from ckpt_tools.model import Draft
 
 RECORD = "conversion.json"
 SCHEMA = "ckpt-tools/conversion.v1"
-_CANONICAL = frozenset(f.name for f in fields(DraftFacts))
+_CANONICAL: Mapping[str, str] = {f.name: str(f.type) for f in fields(DraftFacts)}
+_ROPE = frozenset(f.name for f in fields(Rope))
+#: What a fact of each annotated kind may be.
+_KINDS: Mapping[str, Callable[[Any], bool]] = {
+    "int | None": lambda v: type(v) is int,
+    "float | None": lambda v: type(v) in (int, float),
+    "bool | None": lambda v: type(v) is bool,
+    "str | None": lambda v: type(v) is str,
+    "tuple[int, ...] | None": lambda v: type(v) is tuple and all(type(i) is int for i in v),
+    "tuple[str, ...] | None": lambda v: type(v) is tuple and all(type(i) is str for i in v),
+    "Rope | None": lambda v: type(v) is Rope,
+}
 #: Blocks of a framework's own that a flat config has no place for.
 _BLOCKS = ("speculators_config",)
 
@@ -149,11 +160,10 @@ def with_recorded(draft: Draft, recorded: Recorded) -> Draft:
 
 
 def _fact(name: str, value: Any) -> Any:
-    """A fact as the canonical form has it; ``None`` for one that can't be."""
-    if name == "rope":
-        if not isinstance(value, dict) or set(value) - {f.name for f in fields(Rope)}:
-            return None
-        return Rope(**value)
-    if name == "capture_layers" and not (isinstance(value, list) and all(type(v) is int for v in value)):
-        return None
-    return tuple(value) if isinstance(value, list) else value
+    """A fact as the canonical form has it; ``None`` for a value that isn't of its kind."""
+    if isinstance(value, list):
+        value = tuple(value)
+    elif name == "rope":
+        value = Rope(**value) if isinstance(value, dict) and set(value) <= _ROPE else None
+    fits = _KINDS.get(_CANONICAL.get(name, ""))
+    return value if fits is None or fits(value) else None

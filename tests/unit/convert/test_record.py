@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,14 @@ def test_a_damaged_record_is_said(text: str, tmp_path: Path) -> None:
 def test_odd_entries_are_left_alone() -> None:
     document = {
         "verifier": {"name_or_path": "a/b", "architectures": "x"},
-        "unsaid": {"rope": {"theta": 1.0, "other": 2}, "capture_layers": ["1"], "hidden_size": 1, "x": None},
+        "unsaid": {
+            "hidden_size": 1,
+            "x": None,
+            "sliding_window": "512",
+            "layer_types": [1],
+            "fc_bias": 1,
+            "target_hidden_size": True,
+        },
         "plan": {
             "synthesised": [3, {"tensor": 4}, {"tensor": "t2d"}],
             "config": {
@@ -141,8 +149,6 @@ def test_every_kind_of_fact_is_taken_up() -> None:
             }
         ).encode()
     )
-    from dataclasses import replace
-
     draft = sample()
     bare = replace(draft, facts=replace(draft.facts, rope=None))
     facts = with_recorded(bare, recorded).facts
@@ -156,3 +162,32 @@ def test_the_given_target_is_the_one_that_is_recorded(tmp_path: Path) -> None:
     assert recorded["name_or_path"] == "meta-llama/Llama-3.1-8B-Instruct"
     fix_keys(Request(str(tmp_path / "sg"), str(tmp_path / "back"), to="speculators"))
     assert config_of(tmp_path / "back")["speculators_config"]["verifier"] == recorded
+
+
+@pytest.mark.parametrize(
+    "unsaid",
+    [
+        {"rope": {"theta": 1.0, "other": 2}},
+        {"rope": 3},
+        {"rope": [3]},
+        {"capture_layers": ["1"]},
+        {"capture_layers": 2},
+        {"rms_norm_eps": "1"},
+        {"hidden_act": 1},
+    ],
+)
+def test_a_fact_of_another_kind_is_not_taken(unsaid: dict[str, Any]) -> None:
+    draft = sample()
+    (name,) = unsaid
+    bare = replace(draft, facts=replace(draft.facts, **{name: None}))
+    assert with_recorded(bare, read_record(json.dumps({"plan": {}, "unsaid": unsaid}).encode())) is bare
+
+
+def test_another_verifier_and_edits_that_are_no_list() -> None:
+    recorded = read_record(b'{"plan": {"config": {"edits": 3}, "synthesised": 3}, "unsaid": 3}')
+    assert (recorded.derived, recorded.unsaid, recorded.blocks, recorded.damage) == (
+        frozenset(),
+        {},
+        {},
+        None,
+    )
