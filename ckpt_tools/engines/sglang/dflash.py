@@ -90,6 +90,10 @@ def _layer(
     hidden, method = config.need("hidden_size"), quantization.linear
     heads, kv_heads, head_dim = modules.attention(config)
     bias = bool(config.get("attention_bias", False))
+    convolutions: Parameters = {}
+    if block.conv:
+        for conv in ("attention_conv", "mlp_conv"):
+            convolutions |= _convolution(f"{name}.{conv}", hidden, *block.conv)
     # layers are built without a prefix (:736-740)
     out = modules.qkv(
         f"{name}.self_attn.qkv_proj", hidden, heads, kv_heads, head_dim, method, bias=bias, path="qkv_proj"
@@ -115,10 +119,7 @@ def _layer(
         raise Refused("ValueError", f"Unsupported DFlash activation: {config.get('hidden_act')}.", "class")
     for norm in ("input_layernorm", "post_attention_layernorm"):
         out |= modules.norm(f"{name}.{norm}", hidden)
-    if block.conv:
-        for conv in ("attention_conv", "mlp_conv"):
-            out |= _convolution(f"{name}.{conv}", hidden, *block.conv)
-    return out
+    return out | convolutions
 
 
 def _check_layer_type(index: int, config: HfConfig) -> None:

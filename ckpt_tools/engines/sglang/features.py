@@ -49,6 +49,7 @@ class Features:
             configs/model_config.py ``_derive_model_shapes``).
         nested_configs: A nested config that is a dict becomes one of its own (0.5.10, utils/hf_transformers/common.py:566-580).
         rope_proportional: The rope type of Gemma 4 (0.5.11, layers/rotary_embedding/factory.py).
+        flat_quantization: A ``hf_quant_config.json`` needs no ``quantization`` around its fields (0.5.20, configs/model_config.py:116-125).
         remote_code_raises: A module that ``auto_map`` names and that can't be had raises (0.5.9, model_loader/utils.py); from 0.5.10
             it is logged.
         dflash_rope_theta: The rope base is read from ``rope_parameters`` (0.5.13, models/dflash.py:98); before, from an attribute
@@ -85,6 +86,7 @@ class Features:
     eager_head_dim: bool
     nested_configs: bool
     rope_proportional: bool
+    flat_quantization: bool
     remote_code_raises: bool
     dflash_rope_theta: bool
     dflash_layer_types: bool
@@ -127,6 +129,7 @@ def features(engine: Engine) -> Features:
         eager_head_dim=version < parse("0.5.14"),
         nested_configs=version >= parse("0.5.10"),
         rope_proportional=version >= parse("0.5.11"),
+        flat_quantization=version >= parse("0.5.20"),
         remote_code_raises=version < parse("0.5.10"),
         dflash_rope_theta=version >= parse("0.5.13"),
         dflash_layer_types=fact("dflash.sliding_window"),

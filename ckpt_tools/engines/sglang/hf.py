@@ -118,6 +118,8 @@ def _read(config: Mapping[str, Any], data: Mapping[str, Any], path: str) -> HfCo
         _check_common(given, data["refuses"])
     if strict and "rope_parameters" in attributes:
         _rope_to_parameters(attributes, given, nested="rope:by_layer_type" in rules)
+    if "use_return_dict" in given:
+        raise Refused("AttributeError", "property 'use_return_dict' has no setter", "config")
     attributes |= given
     if "last:head_dim:=qk_rope_head_dim" in rules:
         attributes["head_dim"] = attributes["qk_rope_head_dim"]
@@ -145,8 +147,6 @@ def _check_common(given: Mapping[str, Any], refuses: Mapping[str, str | None]) -
     kinds = ("regression", "single_label_classification", "multi_label_classification")
     if refuses["problem_type"] and given.get("problem_type") not in (None, *kinds):
         raise Refused(str(refuses["problem_type"]), "problem_type is none of its kinds", "config")
-    if "use_return_dict" in given:
-        raise Refused("AttributeError", "property 'use_return_dict' has no setter", "config")
 
 
 def _model_type(config: Mapping[str, Any], data: Mapping[str, Any], path: str) -> str:

@@ -108,7 +108,7 @@ def _build(built: Built, engine: Engine, checkpoint: Checkpoint) -> None:
         config = built.config = hf.read(checkpoint.config or {}, switches.transformers, checkpoint.root)
         given = config.get("architectures")
         architectures.check(given)
-        quantize = model_config.quantization_config(config)
+        quantize = model_config.quantization_config(config, checkpoint.extra.get("hf_quant_config"), switches)
         model_config.derive(config, switches, given, registered)
         method = quantization.method_name(quantize, engine.version, switches)
     with values_as_in_the_engine("class"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ckpt_tools.engines.sglang import quantization
 from ckpt_tools.engines.sglang.hf import FLOATS, HfConfig
 from ckpt_tools.engines.sglang.refusal import Refused
 
@@ -141,8 +142,15 @@ def _need(config: HfConfig, key: str) -> Any:
     return config.get(key)
 
 
-def quantization_config(config: HfConfig) -> Mapping[str, Any] | None:
-    """The dict that decides the quantisation method (configs/model_config.py:99-102, 1727-1750).
+def quantization_config(
+    config: HfConfig, beside: Mapping[str, Any] | None, features: Features
+) -> Mapping[str, Any] | None:
+    """The dict that decides the quantisation method (configs/model_config.py:99-102, 1727-1828).
+
+    Args:
+        config: The draft's.
+        beside: Its ``hf_quant_config.json``, which counts where the config says nothing.
+        features: Of the release.
 
     Raises:
         Refused: At stage ``config``: it is none.
@@ -153,4 +161,11 @@ def quantization_config(config: HfConfig) -> Mapping[str, Any] | None:
             "AttributeError", f"'{type(found).__name__}' object has no attribute 'to_dict'", "config"
         )
     found = config.get("compression_config") if found is None else found
-    return found if isinstance(found, dict) else None
+    if isinstance(found, dict):
+        return found
+    if found is not None or beside is None:
+        return None
+    if not features.flat_quantization and "quantization" not in beside:
+        raise Refused("KeyError", "'quantization'", "config")
+    method = quantization.modelopt_method(beside, features)
+    return None if method is None else {**beside, "quant_method": method}

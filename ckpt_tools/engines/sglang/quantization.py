@@ -68,7 +68,7 @@ def method_name(config: Mapping[str, Any] | None, version: str, features: Featur
     given = config.get("quant_method", "")
     parsed = None
     if given == "" or (given == "modelopt" and features.modelopt_from_config):
-        parsed = _modelopt_method(config, features)
+        parsed = modelopt_method(config, features)
     if not isinstance(given, str):
         raise Refused("AttributeError", f"'{type(given).__name__}' object has no attribute 'lower'", "config")
     name = parsed or given.lower()
@@ -77,16 +77,19 @@ def method_name(config: Mapping[str, Any] | None, version: str, features: Featur
     return name
 
 
-def _modelopt_method(config: Mapping[str, Any], features: Features) -> str | None:
-    """``_parse_modelopt_quant_config`` (configs/model_config.py:1839-1897)."""
+def modelopt_method(config: Mapping[str, Any], features: Features) -> str | None:
+    """``_parse_modelopt_quant_config`` (configs/model_config.py:1839-1897); ``None`` when nothing is quantised."""
     inner = config.get("quantization", config)
     algo = inner.get("quant_algo") if isinstance(inner, dict) else None
     if not isinstance(algo, str):
         return None
+    if algo == "MIXED_PRECISION":
+        return "w4afp8"
     if "FP4" in algo:
         return "modelopt_fp4"
-    known = {"FP8": "modelopt_fp8", "MIXED_PRECISION": "w4afp8"}
-    return (known | ({"MXFP8": "mxfp8"} if features.modelopt_exact else {})).get(algo)
+    if algo == "MXFP8" and features.modelopt_exact:
+        return "mxfp8"
+    return "modelopt_fp8" if algo == "FP8" or ("FP8" in algo and not features.modelopt_exact) else None
 
 
 def resolve(name: str | None, config: Mapping[str, Any] | None, features: Features) -> Quantization:

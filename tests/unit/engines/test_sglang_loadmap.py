@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -358,6 +359,40 @@ def test_a_quantisation_that_is_not_mapped_says_nothing() -> None:
     ):  # fmt: skip
         found = mapped(draft(names(), quantization_config=quant))
         assert (found.architecture, found.refused, found.parameters) == ("LlamaForCausalLMEagle3", None, {})
+
+
+FP4 = {"quant_algo": "NVFP4", "group_size": 16, "exclude_modules": ["lm_head"]}
+
+
+@pytest.mark.parametrize(
+    ("beside", "config", "said"),  # what 0.5.23 builds o_proj with, and what 0.5.9 refuses
+    [
+        ({"quantization": {"quant_algo": "FP8"}}, {}, ("weight_scale", None)),
+        ({"quantization": FP4}, {}, ("weight_scale_2", None)),
+        ({"quantization": {"quant_algo": None}}, {}, (None, None)),
+        ({"quantization": {"quant_algo": "W8A8_SQ"}}, {}, (None, None)),
+        ({"quantization": FP4}, {"quantization_config": AWQ}, ("qweight", None)),
+        ({"quant_algo": "FP8"}, {}, ("weight_scale", "KeyError: 'quantization'")),
+    ],
+)
+def test_hf_quant_config_counts_where_the_config_says_nothing(
+    beside: dict[str, Any], config: dict[str, Any], said: tuple[str | None, str | None]
+) -> None:
+    checkpoint = replace(draft(names(), **config), extra={"hf_quant_config": beside})
+    built = parameter_shapes(SGLANG, checkpoint)
+    layer = "model.layers.0.self_attn.o_proj."
+    names_ = {name.removeprefix(layer) for name in built if name.startswith(layer)}
+    assert (said[0] in names_) if said[0] else names_ == {"weight"}
+    old = load_map(resolve("sglang==0.5.9", "test"), checkpoint)
+    assert (old.refused if old.stage == "config" else None) == said[1]
+
+
+def test_modelopt_s_mxfp8_is_its_own_method_once() -> None:
+    quant = {"quant_method": "modelopt", "quant_algo": "MXFP8"}
+    checkpoint = draft(names(), quantization_config=quant)
+    assert parameter_shapes(SGLANG, checkpoint) == {}
+    old = parameter_shapes(resolve("sglang==0.5.12", "test"), checkpoint)
+    assert "model.layers.0.self_attn.o_proj.input_scale" in old
 
 
 def test_compression_config_counts_too() -> None:
