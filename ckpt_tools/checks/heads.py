@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckpt_tools.checks.base import Context, Hit, check
+from ckpt_tools.checks.parallel import FAMILY as PARALLEL
+from ckpt_tools.checks.parallel import borrows_head
 from ckpt_tools.engines.history import family, first_release, holds
 from ckpt_tools.model import Severity
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 def head_missing(ctx: Context) -> Iterator[Hit]:
     """The draft's own head is missing.
 
-    Checks: an EAGLE-3 draft with a vocabulary of its own has lm_head.weight.
+    Checks: an EAGLE-3 draft with a vocabulary of its own has lm_head.weight; so has a DFlash or DSpark draft on vLLM.
     Why: SGLang builds a head of draft_vocab_size rows and leaves it uninitialised; vLLM takes the first rows of the target's head
         and maps them through d2t; TensorRT-LLM takes all of them, and d2t has no entry for most. All start, and accept nothing.
     Example: lm_head.weight is missing and draft_vocab_size is 256: SGLang leaves the head uninitialised (accept length 1.00)
@@ -28,29 +30,34 @@ def head_missing(ctx: Context) -> Iterator[Hit]:
     """
     assert ctx.draft is not None and ctx.load is not None
     facts = ctx.draft.facts
-    if ctx.draft.algorithm not in ("eagle3", "peagle") or "lm_head.weight" in ctx.draft.tensors:
+    engine = family(ctx.engine.name if ctx.engine else "")
+    own = ctx.draft.algorithm in ("eagle3", "peagle") or (
+        engine == "vllm" and ctx.draft.algorithm in PARALLEL
+    )
+    if not own or "lm_head.weight" in ctx.draft.tensors or borrows_head(ctx):
         return
-    if ctx.load.refused or not ctx.checkpoint.tensors:
+    if not ctx.checkpoint.tensors or (ctx.load.refused and ctx.draft.algorithm != "dspark"):
         return
     size = facts.draft_vocab_size
     stated = (ctx.checkpoint.config or {}).get("draft_vocab_size")
-    if family(ctx.engine.name if ctx.engine else "") == "sglang":
-        if any(f.filled_by == "nothing" and "lm_head" in n for n, f in ctx.load.parameters.items()):
-            yield Hit(
-                f"lm_head.weight is missing and draft_vocab_size is {stated}: {ctx.engine} builds a head of its own and leaves it "
-                "uninitialised; accept length is exactly 1.00",
-                tensor="lm_head.weight",
-                hint="take it from the training checkpoint"
-                + ("; null shares the target's head" if size == facts.vocab_size else ""),
-            )
-    elif size is not None and facts.vocab_size is not None and size < facts.vocab_size:
+    unfilled = any(f.filled_by == "nothing" and "lm_head" in n for n, f in ctx.load.parameters.items())
+    if unfilled and not ctx.load.refused:
+        yield Hit(
+            f"lm_head.weight is missing and draft_vocab_size is {stated}: {ctx.engine} builds a head of its own and leaves it "
+            "uninitialised; accept length is exactly 1.00",
+            tensor="lm_head.weight",
+            hint="take it from the training checkpoint"
+            + ("; null shares the target's head" if size == facts.vocab_size and engine == "sglang" else ""),
+        )
+    elif engine != "sglang" and size is not None and facts.vocab_size is not None and size < facts.vocab_size:
         takes = (
             f"the target's whole head, and d2t maps {size} of its rows"
-            if family(ctx.engine.name if ctx.engine else "") == "trtllm"
+            if engine == "trtllm"
             else f"the first {size} rows of the target's head and maps them through d2t"
         )
+        effect = "refuses the draft" if ctx.load.refused else f"takes {takes}"
         yield Hit(
-            f"lm_head.weight is missing and draft_vocab_size {size} is below vocab_size {facts.vocab_size}: {ctx.engine} takes {takes}",
+            f"lm_head.weight is missing and draft_vocab_size {size} is below vocab_size {facts.vocab_size}: {ctx.engine} {effect}",
             tensor="lm_head.weight",
             hint="take it from the training checkpoint",
         )

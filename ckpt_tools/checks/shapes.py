@@ -241,7 +241,9 @@ def cut(ctx: Context) -> Iterator[Hit]:
     assert ctx.load is not None and ctx.draft is not None
     if ctx.load.refused:
         return
-    found = [(n, f) for n, f in ctx.load.parameters.items() if f.cut and f.filled_by != "target"]
+    found = [
+        (n, f) for n, f in ctx.load.parameters.items() if f.cut and f.sources and f.filled_by != "target"
+    ]
     if not found:
         return
     name, fill = found[0]
@@ -249,7 +251,7 @@ def cut(ctx: Context) -> Iterator[Hit]:
     more = f"; so are {len(found) - 1} more parameters" if len(found) > 1 else ""
     yield Hit(
         f"{name} is made from {sources}, and {ctx.engine} changes it without a word ({fill.cut}){more}",
-        tensor=fill.sources[0] if fill.sources else None,
+        tensor=fill.sources[0],
         hint="correct the config's sizes; ckpt inspect --tensors shows the shapes",
     )
 

@@ -125,7 +125,8 @@ def mask(ctx: Context) -> Iterator[Hit]:
 def missing(ctx: Context) -> Iterator[Hit]:
     """A reduced vocabulary without a map to the target's.
 
-    Checks: with draft_vocab_size below the target's vocabulary there is a d2t.
+    Checks: with draft_vocab_size below the target's vocabulary there is a d2t (DFlash and DSpark: on vLLM, as SGLang drafts with the
+        target's whole head).
     Why: draft ids are read as target ids without a word; acceptance is next to zero. TensorRT-LLM alone raises.
     Example: draft_vocab_size 96 is below vocab_size 256 and d2t is missing: draft ids are read as target ids 0..95
     Fix: Take d2t from the training run's vocabulary mapping; ckpt fix-keys derives it from t2d when that is there.
@@ -133,11 +134,10 @@ def missing(ctx: Context) -> Iterator[Hit]:
         TensorRT-LLM _torch/models/checkpoints/base_weight_mapper.py handle_manual_copy.
     """
     assert ctx.draft is not None
-    if (
-        ctx.draft.algorithm not in ("eagle3", "peagle")
-        or "d2t" in ctx.draft.tensors
-        or not ctx.checkpoint.tensors
-    ):
+    on_vllm = ctx.engine is not None and family(ctx.engine.name) == "vllm"
+    if ctx.draft.algorithm not in (WITH_MAP if on_vllm else ("eagle3", "peagle")):
+        return
+    if "d2t" in ctx.draft.tensors or not ctx.checkpoint.tensors:
         return
     vocab, small = _sizes(ctx)
     if vocab is None or small is None or small >= vocab:
@@ -146,7 +146,7 @@ def missing(ctx: Context) -> Iterator[Hit]:
     effect = (
         f"{ctx.engine} refuses the draft"
         if ctx.engine is not None
-        and ctx.engine.name == "trtllm"
+        and (ctx.engine.name == "trtllm" or ctx.draft.algorithm == "dspark")
         and ctx.load is not None
         and ctx.load.refused
         else f"draft ids are read as target ids 0..{small - 1} without a word"

@@ -912,3 +912,31 @@ def test_a_stated_number_of_layers_without_their_ids(engine: str) -> None:
 
     findings, _ = checked(draft(edit), engine)
     assert codes(findings, "error") == ["CAP010"]
+
+
+REDUCED = DFLASH | {"lm_head.weight": (W, H), "d2t": (W,), "t2d": (V,)}
+
+
+@pytest.mark.parametrize(
+    ("engine", "remove", "errors"),
+    [
+        ("vllm", (), []),
+        ("vllm", ("d2t", "t2d"), ["VOC006"]),
+        ("vllm", ("lm_head.weight",), ["HED001"]),
+        ("vllm", ("lm_head.weight", "d2t", "t2d"), ["VOC006"]),
+        ("sglang", ("lm_head.weight", "d2t", "t2d"), []),  # it drafts with the target's whole head
+    ],
+)
+def test_a_dflash_head_of_a_reduced_vocabulary_needs_its_tables_on_vllm(
+    engine: str, remove: tuple[str, ...], errors: list[str]
+) -> None:
+    edit = tensors(remove=remove, draft_vocab_size=W)
+    assert codes(checked(draft(edit, DFLASH_CONFIG, REDUCED), engine)[0], "error") == errors
+
+
+def test_a_release_that_never_shares_the_head() -> None:
+    whole = tensors(
+        remove=("lm_head.weight", "d2t", "t2d"), draft_vocab_size=V, architectures=["Eagle3LlamaForCausalLM"]
+    )
+    assert codes(checked(draft(whole), "vllm==0.10.1")[0], "error") == ["HED001"]
+    assert codes(checked(draft(whole), "vllm")[0], "error") == []
