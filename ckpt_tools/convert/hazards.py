@@ -186,11 +186,13 @@ def window(draft: Draft, to: Format) -> Iterator[Finding]:
                 f"of {facts.sliding_window})",
                 pointer="/transformer_layer_config/sliding_window",
             )
-    elif to.engine == "sglang" and to.name != "dual":
+    elif to.engine == "sglang":
+        kept = to.name == "dual"
         yield finding(
             "LAY001",
-            f"the draft was trained with a sliding window of {facts.sliding_window}; SGLang doesn't read it from the "
-            "config, so the field is dropped and the server must get the flag instead",
+            f"the draft was trained with a sliding window of {facts.sliding_window}; SGLang doesn't read it from the config"
+            + (", vLLM does: an SGLang server" if kept else ", so the field is dropped and the server")
+            + " must get the flag instead",
             pointer="/sliding_window",
             hint=f"serve with {' '.join(ids.launch_flags(facts, algorithm, to))} (SGLang 0.5.12 and later)",
         )

@@ -191,3 +191,11 @@ def test_another_verifier_and_edits_that_are_no_list() -> None:
         {},
         None,
     )
+
+
+def test_a_folder_for_both_engines_keeps_the_window_and_names_sglang_s_flag(tmp_path: Path) -> None:
+    report = fix_keys(Request(str(windowed(tmp_path)), str(tmp_path / "dual"), to="dual"))
+    (found,) = [f for f in report.findings if f.code == "LAY001"]
+    assert "vLLM does: an SGLang server must get the flag" in found.message
+    assert report.facts["plan"]["launch_flags"] == ["--speculative-draft-window-size", "2048"]
+    assert config_of(tmp_path / "dual")["sliding_window"] == 2048
