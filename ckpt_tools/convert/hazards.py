@@ -186,6 +186,18 @@ def window(draft: Draft, to: Format) -> Iterator[Finding]:
                 f"of {facts.sliding_window})",
                 pointer="/transformer_layer_config/sliding_window",
             )
+    elif to.engine == "sglang" and ids.some_layers_slide(facts):
+        slide = [i for i, kind in enumerate(facts.layer_types or ()) if kind != "full_attention"]
+        yield finding(
+            "LAY007",
+            f"a sliding window of {facts.sliding_window} in {'layer' if len(slide) == 1 else 'layers'} {', '.join(map(str, slide))} of "
+            f"{facts.num_layers} alone: SGLang reads none from the config, and its flag is for every layer of the draft",
+            pointer="/transformer_layer_config/layer_types"
+            if draft.format == "speculators"
+            else "/layer_types",
+            severity=Severity.ERROR,
+            hint="vLLM windows the layers that the config names (--to vllm)",
+        )
     elif to.engine == "sglang":
         kept = to.name == "dual"
         yield finding(

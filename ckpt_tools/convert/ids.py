@@ -270,7 +270,7 @@ def _needs(facts: DraftFacts, algorithm: str, written: WrittenIds) -> list[tuple
         needs.append((first_release("eagle3.multilayer"), f"{facts.num_layers} draft layers"))
     if facts.num_aux not in (None, 3):
         needs.append((first_release("eagle3.num_aux"), f"{facts.num_aux} captured layers"))
-    if facts.sliding_window is not None:
+    if facts.sliding_window is not None and not some_layers_slide(facts):
         needs.append((first_release("flag.speculative_draft_window_size"), "the window flag"))
     if written.needs is not None:
         needs.append((written.needs, f"the capture ids {list(written.nested or ())}"))
@@ -291,8 +291,14 @@ def first_releases(facts: DraftFacts, algorithm: str, to: Format, written: Writt
     return [finding("ENG002", f"needs sglang >= {newest_need}: {listed}")]
 
 
+def some_layers_slide(facts: DraftFacts) -> bool:
+    """Whether a window is that of some layers only: the server's flag is for all of them (sglang 0.5.23 llama_eagle3.py:288-299)."""
+    return facts.sliding_window is not None and len(set(facts.layer_types or ())) > 1
+
+
 def launch_flags(facts: DraftFacts, algorithm: str, to: Format) -> tuple[str, ...]:
     """Flags that carry what the config can't say."""
-    if to.engine == "sglang" and algorithm not in FAMILY and facts.sliding_window is not None:
+    windowed = facts.sliding_window is not None and not some_layers_slide(facts)
+    if to.engine == "sglang" and algorithm not in FAMILY and windowed:
         return ("--speculative-draft-window-size", str(facts.sliding_window))
     return ()

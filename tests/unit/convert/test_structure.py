@@ -347,3 +347,17 @@ class TestParallelDrafting:
 def test_an_empty_argument_is_no_folder(source: str, out: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         fix_keys(Request(source, out, force=True))
+
+
+@pytest.mark.parametrize("to", ["sglang", "dual"])
+def test_a_window_of_some_layers_is_refused(to: str, tmp_path: Path) -> None:
+    kinds = ["full_attention", "sliding_attention"]
+    some = decoder(sliding_window=2048, use_sliding_window=True, layer_types=kinds)
+    source = draft(tmp_path, some, sample="eagle3_2layer_tiny")
+    report = fix_keys(Request(source, str(tmp_path / "out"), to=to))
+    assert list(refusals(report)) == ["LAY007"]
+    assert "in layer 1 of 2 alone" in refusals(report)["LAY007"]
+    assert report.facts["plan"]["launch_flags"] == []
+    served = fix_keys(Request(source, str(tmp_path / "out"), to="vllm"))
+    assert served.verdict == "pass"
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["layer_types"] == kinds
