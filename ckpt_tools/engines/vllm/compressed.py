@@ -208,7 +208,10 @@ def _group(group: Mapping[str, Any], layout: Any) -> _Group:
     inputs = group.get("input_activations")
     if (layout if own is None else own) in ACTIVATION_FORMATS and not inputs and weights.kind != "float":
         raise refuse_class("AssertionError", "")
-    return _Group(weights, Arguments.parse(inputs) if inputs else None, layout if own is None else own)
+    parsed = Arguments.parse(inputs) if inputs else None
+    if group.get("output_activations"):
+        Arguments.parse(group["output_activations"])
+    return _Group(weights, parsed, layout if own is None else own)
 
 
 def _first(value: str, targets: Iterable[str], contains: bool = False) -> str | None:

@@ -139,9 +139,9 @@ def resolve_config(config: Mapping[str, Any], asked: Asked, contract: Contract) 
     Raises:
         Refused: As the engine refuses.
     """
-    parallel, method = bool(asked.parallel_drafting), asked.method
+    parallel, method, tokens = bool(asked.parallel_drafting), asked.method, None
     if method is None and config.get("speculators_config") is not None:
-        method, stated = serve_settings(config)
+        method, stated, tokens = serve_settings(config)
         parallel = stated if asked.parallel_drafting is None else parallel
     method = method or derive_method(config) or BY_ALGORITHM.get(asked.algorithm or "") or "draft_model"
     if method not in METHODS:
@@ -181,10 +181,20 @@ def resolve_config(config: Mapping[str, Any], asked: Asked, contract: Contract) 
     ):  # a key of the file takes the wrapped config's place
         kind = type(attributes["model"]).__name__
         raise refuse_config("AttributeError", f"'{kind}' object has no attribute 'model_type'")
+    if tokens is not None and method != "dspark":
+        _check_tokens(tokens, attributes.get("n_predict"))
     fields = Fields(attributes)
     fields.owner = config_class
     architecture = registry.resolve(attributes["architectures"], contract)
     return Resolved(config_class, fields, architecture, method, parallel or method in ("dflash", "dspark"))
+
+
+def _check_tokens(tokens: Any, predicted: Any) -> None:
+    """Whole passes of a head that predicts several tokens (``config/speculative.py:1489-1507``)."""
+    if predicted is not None and tokens > predicted and tokens % predicted:
+        raise refuse_config(
+            "ValueError", f"num_speculative_tokens:{tokens} must be divisible by n_predict={predicted}"
+        )
 
 
 def _settled(method: str, path: str, attributes: Attributes) -> str:

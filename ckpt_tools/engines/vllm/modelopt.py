@@ -33,6 +33,9 @@ def read(settings: Mapping[str, Any], _tensors: Mapping[str, str]) -> Method:
     if not algorithm:
         raise refuse_class("ValueError", "Missing 'quant_algo' in quantization config")
     algorithm = str(algorithm).upper()
+    cache = block.get("kv_cache_quant_algo") if nested else None
+    if cache is not None and not isinstance(cache, str):
+        raise refuse_class("ValueError", f"kv_cache_quant_algo must be a string, got {type(cache)}")
     excluded = block.get("exclude_modules" if nested else "ignore", [])
     if not isinstance(excluded, list):
         raise refuse_class("ValueError", f"exclude_modules must be a list, got {type(excluded)}")

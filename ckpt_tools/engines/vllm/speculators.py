@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 Pairs = dict[str, Any]
 
 
-def serve_settings(config: Mapping[str, Any]) -> tuple[str, bool]:
-    """Method and parallel drafting of a speculators folder that is served directly (``base.py:76-137``).
+def serve_settings(config: Mapping[str, Any]) -> tuple[str, bool, Any]:
+    """What a speculators folder that is served directly asks for (``base.py:76-137``).
 
     Returns:
-        (method, parallel_drafting); an unknown type passes through as its own name.
+        (method, parallel_drafting, num_speculative_tokens); an unknown type passes through as its own name.
 
     Raises:
         Refused: The structure is not what vLLM expects.
     """
     try:
         block = config["speculators_config"]
-        _ = block["proposal_methods"][0]["speculative_tokens"]
+        tokens = block["proposal_methods"][0]["speculative_tokens"]
         _ = block["verifier"]["name_or_path"]
         kind = config["speculators_model_type"]
     except (KeyError, IndexError, TypeError) as error:
@@ -37,9 +37,11 @@ def serve_settings(config: Mapping[str, Any]) -> tuple[str, bool]:
         raise refuse_config("ValueError", "Must provide transformer_layer_config")
     if not isinstance(config["transformer_layer_config"], Mapping):
         raise refuse_config("TypeError", "'transformer_layer_config' must be a dictionary if provided")
+    if tokens is None:
+        raise refuse_config("ValueError", "Missing 'speculative_tokens' in proposal method.")
     if kind == "peagle":
-        return "eagle3", True
-    return ("dflash" if kind == "dflash2" else str(kind)), False
+        return "eagle3", True, tokens
+    return ("dflash" if kind == "dflash2" else str(kind)), False, tokens
 
 
 def to_attributes(config: Mapping[str, Any], contract: Contract) -> Pairs:

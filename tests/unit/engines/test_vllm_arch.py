@@ -113,6 +113,15 @@ def test_numbers_of_other_kinds_that_it_computes_with() -> None:
     assert "unsupported operand type(s) for **" in str(mapped(native, eagle3()).refused)
 
 
+def test_the_tokens_that_a_speculators_config_asks_for() -> None:
+    assert mapped(speculators(layer={"n_predict": 1}), eagle3()).refused is None
+    found = mapped(speculators(layer={"n_predict": 2}), eagle3())
+    assert "num_speculative_tokens:3 must be divisible by n_predict=2" in str(found.refused)
+    block = {"proposal_methods": [{"speculative_tokens": None}], "verifier": {"name_or_path": "a/b"}}
+    found = mapped(speculators(speculators_config=block), eagle3())
+    assert "Missing 'speculative_tokens' in proposal method." in str(found.refused)
+
+
 def test_dimensions_as_torch_takes_them() -> None:
     assert allocated("empty", 4, True) == (4, 1)
     for dims, says in (

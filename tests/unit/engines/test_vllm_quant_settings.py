@@ -65,6 +65,8 @@ def refused(block: dict[str, Any]) -> str | None:
             NVFP4 | {"quantization": {"quant_algo": "NVFP4"}},
             "requires the following fields in hf_quant_config.json:",
         ),
+        (NVFP4 | {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": 0}}, "must be a string, got"),
+        (compressed(GROUP, group={"output_activations": "x"}), "Input should be a valid dictionary"),
         (NVFP4 | {"quantization": []}, "Expected 'quantization' to be a dictionary in config"),
         (compressed(None), "Input should be a valid dictionary"),
         (compressed(GROUP | {"type": "x"}), "'x' is not a valid QuantizationType"),
