@@ -6,10 +6,12 @@ import os.path
 import re
 from typing import TYPE_CHECKING, Any
 
-from ckpt_tools.checks.base import Context, Hit, check
+from ckpt_tools.checks.base import CheckFunction, Context, Hit, check
+from ckpt_tools.checks.capture import invalid, not_delivered
 from ckpt_tools.checks.needs import newer_release
 from ckpt_tools.checks.parallel import FAMILY as DFLASH_FAMILY
 from ckpt_tools.checks.quantization import quantises_plain_tensors
+from ckpt_tools.checks.shapes import heads
 from ckpt_tools.engines.history import family
 from ckpt_tools.formats import formats
 from ckpt_tools.model import Fix, Severity
@@ -29,11 +31,21 @@ def _about_class(refused: str) -> bool:
 
 
 def _said_elsewhere(ctx: Context, refused: str) -> bool:
-    """Whether the refusal is about something that LAY002, LAY003, LAY005 or QNT002 finds by itself."""
+    """Whether another check says what the engine's words are about: LAY002, LAY003, LAY005, QNT002, CAP005, CAP006, SHP006 or CFG006."""
     if "quantization" in refused and quantises_plain_tensors(ctx):
         return True
     layers = ctx.draft.facts.num_layers if ctx.draft is not None else None
-    return "only supports 1 layer" in refused and (layers or 1) > 1
+    if "only supports 1 layer" in refused and (layers or 1) > 1:
+        return True
+    told: tuple[tuple[tuple[str, ...], tuple[CheckFunction, ...]], ...] = (
+        (("layer id",), (not_delivered, invalid)),
+        (("divisible", "multiple"), (heads,)),
+        (("activation",), (activation,)),
+    )
+    return ctx.draft is not None and any(
+        any(word in refused for word in words) and any(next(said(ctx), None) is not None for said in by)
+        for words, by in told
+    )
 
 
 def _config(ctx: Context) -> dict[str, Any]:
@@ -45,7 +57,7 @@ def _config(ctx: Context) -> dict[str, Any]:
     "config-refused",
     Severity.ERROR,
     needs=("load", "config"),
-    after=("CFG005", "CFG006", "CFG007", "HED002", "HED008", "PAR002", "CAP005", "CAP006", "SHP006", "MTP"),
+    after=("CFG005", "CFG007", "HED002", "HED008", "PAR002", "MTP"),
 )
 def config_refused(ctx: Context) -> Iterator[Hit]:
     """The engine refuses the draft's config.json.

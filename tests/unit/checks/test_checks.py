@@ -940,3 +940,24 @@ def test_a_release_that_never_shares_the_head() -> None:
     )
     assert codes(checked(draft(whole), "vllm==0.10.1")[0], "error") == ["HED001"]
     assert codes(checked(draft(whole), "vllm")[0], "error") == []
+
+
+@pytest.mark.parametrize(
+    ("edit", "errors"),
+    [
+        (nested([1, 3, 3], [2, 4, 4]), ["CAP006", "CFG002"]),
+        (set_(num_attention_heads=5, num_key_value_heads=2), ["CFG002", "SHP006"]),
+        (set_(hidden_act="gelu"), ["CFG002", "CFG006"]),
+    ],
+)
+def test_a_refusal_about_something_else_is_told_beside(edit: Any, errors: list[str]) -> None:
+    def both(c: dict[str, Any], t: dict[str, Any]) -> None:
+        edit(c, t)
+        c["model_type"] = "unheard_of"
+
+    assert codes(checked(draft(both))[0], "error") == errors
+
+
+def test_heads_that_only_the_config_s_class_refuses_are_told_by_the_refusal() -> None:
+    findings, _ = checked(draft(set_(num_attention_heads=5, num_key_value_heads=5)))
+    assert "CFG002" in codes(findings, "error")
