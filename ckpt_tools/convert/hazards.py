@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ckpt_tools.checks.base import finding
 from ckpt_tools.checks.quantization import PACKED
 from ckpt_tools.convert import ids
+from ckpt_tools.convert.record import RECORD
 from ckpt_tools.convert.vocabulary import TABLES
 from ckpt_tools.formats import formats
 from ckpt_tools.formats.dflash import FAMILY
@@ -312,7 +313,11 @@ def verifier(draft: Draft, target: Target | None) -> Iterator[Finding]:
     yield finding(
         "CFG008",
         f"the draft names {named} as its target, and --target is {target.hf_repo or target.id}",
-        pointer="/speculators_config/verifier/name_or_path",
+        pointer="/speculators_config/verifier/name_or_path"
+        if draft.format == "speculators"
+        else "/verifier/name_or_path",
+        file="config.json" if draft.format == "speculators" else RECORD,
+        hint="give the target that the draft was trained for",
     )
 
 

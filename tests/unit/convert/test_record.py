@@ -199,3 +199,11 @@ def test_a_folder_for_both_engines_keeps_the_window_and_names_sglang_s_flag(tmp_
     assert "vLLM does: an SGLang server must get the flag" in found.message
     assert report.facts["plan"]["launch_flags"] == ["--speculative-draft-window-size", "2048"]
     assert config_of(tmp_path / "dual")["sliding_window"] == 2048
+
+
+def test_another_target_than_the_recorded_one_points_at_the_record(tmp_path: Path) -> None:
+    fix_keys(Request(str(SAMPLE), str(tmp_path / "sg"), target="llama-3.1-8b-instruct"))
+    report = fix_keys(Request(str(tmp_path / "sg"), str(tmp_path / "vllm"), to="vllm", target="qwen3-8b"))
+    (found,) = [f for f in report.findings if f.code == "CFG008"]
+    assert (found.location.file, found.location.pointer) == (RECORD, "/verifier/name_or_path")
+    assert found.hint == "give the target that the draft was trained for"
