@@ -86,7 +86,13 @@ def test_experts_fused_and_split_are_the_same_bytes(
     config = {"model_type": "qwen3_next", "hidden_size": columns, "num_hidden_layers": 1}
     (place / "in" / "config.json").write_text(json.dumps(config))
     there = fix_keys(
-        Request(str(place / "in"), str(place / "sp"), to="speculators", target=str(place / "in"))
+        Request(
+            str(place / "in"),
+            str(place / "sp"),
+            to="speculators",
+            target=str(place / "in"),
+            allow=("KEY009",),  # the norms of a whole layer aren't there
+        )
     )
     assert there.verdict == "pass", [f.message for f in there.findings]
     fused = load_file(place / "sp" / "model.safetensors")
@@ -97,7 +103,10 @@ def test_experts_fused_and_split_are_the_same_bytes(
         assert np.array_equal(gate_up[e], np.concatenate(both))
         down = fused["mtp_layers.0.mlp.experts.down_proj"][e]
         assert np.array_equal(down, single[f"mtp.layers.0.mlp.experts.{e}.down_proj.weight"])
-    assert fix_keys(Request(str(place / "sp"), str(place / "back"), to="bundled")).verdict == "pass"
+    assert (
+        fix_keys(Request(str(place / "sp"), str(place / "back"), to="bundled", allow=("KEY009",))).verdict
+        == "pass"
+    )
     back = load_file(place / "back" / "model.safetensors")
     assert set(back) == set(single)
     assert all(np.array_equal(back[n], single[n]) for n in single)
