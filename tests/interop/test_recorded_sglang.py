@@ -17,11 +17,15 @@ from ckpt_tools.model import Checkpoint, FileInfo, LoadMap, TensorInfo
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "recorded"
 # the folder below FIXTURES that holds the cases, and the release that was loaded
-RECORDINGS = ((".", "0.5.9"), (".", "0.5.12"), (".", "0.5.23"), ("dflash", "0.5.12"), ("dflash", "0.5.23"))
+RECORDINGS = (
+    *((".", version) for version in ("0.5.9", "0.5.12", "0.5.23")),
+    *(("dflash", version) for version in ("0.5.12", "0.5.23")),
+    *(("mixed", version) for version in ("0.5.9", "0.5.12", "0.5.23")),
+)
 EMPTY = ("default", "nothing")
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=3)
 def cases(folder: str) -> Any:
     spec = importlib.util.spec_from_file_location("recorded_cases", FIXTURES / "make_cases.py")
     assert spec is not None
@@ -123,7 +127,7 @@ def test_the_load_map_agrees_with_the_loader_on_every_parameter_and_tensor(folde
 @pytest.mark.parametrize(("folder", "version"), RECORDINGS)
 def test_the_recordings_hold_every_kind_of_answer(folder: str, version: str) -> None:
     answers = recording(folder, version).values()
-    assert sum("refused" not in answer for answer in answers) > 500
+    assert sum("refused" not in answer for answer in answers) > 300
     assert {answer["stage"] for answer in answers if "refused" in answer} == {"config", "class", "load"}
     states = {unfilled for answer in answers for _, unfilled, _ in answer.get("params", {}).values()}
     assert {0.0, 1.0} < states  # full, empty, and in between

@@ -96,7 +96,7 @@ def _read(config: Mapping[str, Any], data: Mapping[str, Any], path: str) -> HfCo
     strict = parse(data["transformers"]) >= parse("5")
     given = {aliases.get(key, key): value for key, value in deepcopy(dict(config)).items()}
     given.pop("model_type", None)
-    attributes: dict[str, Any] = {"model_type": model_type}
+    attributes: dict[str, Any] = {"model_type": model_type, "architectures": None}
     # a class that checks its fields' types sees a dtype's name only later (5.6.0); others see it first (5.19.0)
     late = data["refuses"]["id2label"] == "AttributeError"
     if not late:

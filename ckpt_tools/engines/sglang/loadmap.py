@@ -106,10 +106,13 @@ def _build(built: Built, engine: Engine, checkpoint: Checkpoint) -> None:
     registered = architectures.registered(engine.version)
     with values_as_in_the_engine("config"):
         config = built.config = hf.read(checkpoint.config or {}, switches.transformers, checkpoint.root)
+        if config.get("architectures") is not None:
+            architectures.check(config.get("architectures"))
+        text = model_config.text_config(config, switches)
         given = config.get("architectures")
         architectures.check(given)
         quantize = model_config.quantization_config(config, checkpoint.extra.get("hf_quant_config"), switches)
-        model_config.derive(config, switches, given, registered)
+        model_config.derive(config, text, switches, given, registered)
         method = quantization.method_name(quantize, engine.version, switches)
     with values_as_in_the_engine("class"):
         name = built.name = architectures.choose(config, registered, switches)

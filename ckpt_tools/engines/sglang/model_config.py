@@ -30,17 +30,18 @@ CONTEXT_LENGTHS = (
 )
 
 
-def derive(config: HfConfig, features: Features, architectures: Any, registered: frozenset[str]) -> None:
+def derive(
+    config: HfConfig, text: HfConfig, features: Features, architectures: Any, registered: frozenset[str]
+) -> None:
     """``_derive_context_length`` and ``_derive_model_shapes`` (configs/model_config.py:1291-1602), in place.
+
+    *text* is the config whose sizes are read (:func:`text_config`).
 
     Raises:
         Refused: At stage ``config``.
     """
-    if not config.has(
-        "hidden_size"
-    ):  # a wrapper's config: its text config is read, and no draft class takes it
+    if not config.has("hidden_size"):  # a wrapper's own class, which no draft class takes
         return
-    text = text_config(config, features)
     _context_length(text, features)
     if features.eager_head_dim or text.get("head_dim") is None:
         head_dim = _need(text, "hidden_size") // _need(text, "num_attention_heads")
@@ -59,11 +60,13 @@ def text_config(config: HfConfig, features: Features) -> HfConfig:
     """The config whose sizes are read: a nested one, if there is any (utils/hf_transformers/common.py:547-613).
 
     The model is built from the outer one all the same: a draft's config that holds a target's ``text_config`` is refused for
-    what that lacks.
+    what that lacks, and takes from it what it lacks itself (utils/hf_transformers/config.py:258-268), in place.
 
     Raises:
         Refused: At stage ``config``.
     """
+    if not config.has("hidden_size"):
+        return config
     if not features.nested_configs:
         return _text_dict(config)
     nested: dict[str, HfConfig | None] = {}
@@ -81,7 +84,14 @@ def text_config(config: HfConfig, features: Features) -> HfConfig:
         found = nested["language_config"]
     else:
         found = _with_heads(nested["text_config"]) if "text_config" in nested else None
+    _fill(config, found.attributes if found else {})
     return found or config
+
+
+def _fill(config: HfConfig, nested: Mapping[str, Any]) -> None:
+    for key, value in nested.items():
+        if value is not None and not config.has(key):
+            config.attributes[key] = value
 
 
 def _nested(config: HfConfig, value: Any) -> HfConfig | None:
@@ -108,9 +118,17 @@ def _text_dict(config: HfConfig) -> HfConfig:
     if config.has("text_config") or config.has("llm_config"):
         raise Refused("AssertionError", "", "config")
     for key in ("language_config", "thinker_config"):
-        if config.has(key):
-            kind = type(config.get(key)).__name__
-            raise Refused("AttributeError", f"'{kind}' object has no attribute 'hidden_size'", "config")
+        if not config.has(key):
+            continue
+        nested = config.get(key)
+        if isinstance(nested, dict):
+            _fill(config, nested)
+        elif nested is not None:
+            raise Refused("TypeError", "vars() argument must have __dict__ attribute", "config")
+        if config.has("text_config") or config.has("llm_config"):  # that came with it
+            raise Refused("AssertionError", "", "config")
+        kind = type(nested).__name__
+        raise Refused("AttributeError", f"'{kind}' object has no attribute 'hidden_size'", "config")
     return config
 
 

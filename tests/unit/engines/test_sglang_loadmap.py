@@ -435,7 +435,7 @@ def test_no_config_crashes_it(
         ({"text_config": {}}, ("AssertionError", "AssertionError")),
         ({"llm_config": {"num_attention_heads": 4}}, ("AttributeError", "AssertionError")),
         ({"language_config": {}}, ("AttributeError", "AttributeError")),
-        ({"thinker_config": {"text_config": {}}}, ("AttributeError", "AttributeError")),
+        ({"thinker_config": {"text_config": {}}}, ("AttributeError", "AssertionError")),
         ({"thinker_config": {}}, ("AttributeError", "AttributeError")),
         ({"text_config": "x"}, ("AttributeError", "AssertionError")),
         ({"text_config": "x", "torch_dtype": None}, ("AttributeError", "AssertionError")),
@@ -495,3 +495,27 @@ def test_0_5_9_asks_for_a_scaling_s_keys() -> None:
     found = mapped(draft(names(), rope_scaling=LONGROPE), "sglang==0.5.9")
     assert found.refused == "KeyError: 'original_max_position_embeddings'"
     assert mapped(draft(names(), num_hidden_layers=1.0), "sglang==0.5.9").refused is None
+
+
+def test_a_nested_config_fills_what_the_draft_s_own_lacks() -> None:
+    """A target's text_config that came along decides where the draft's config is silent."""
+    nested = CONFIG | {"bias": True, "head_dim": 16, "quantization_config": FP8, "fc_norm": True}
+    built = parameter_shapes(SGLANG, draft(names(), text_config=nested))
+    assert "model.fc.bias" in built
+    assert "model.fc_norm.2.weight" in built
+    assert "model.layers.0.self_attn.o_proj.weight_scale" in built
+    assert built["model.layers.0.self_attn.o_proj.weight"] == (H, 128)  # the draft's own head_dim
+    nameless = {key: value for key, value in CONFIG.items() if key != "architectures"}
+    assert mapped(draft(names(), nameless, text_config=nested)).refused == (
+        "TypeError: 'NoneType' object is not subscriptable"
+    )
+
+
+def test_0_5_9_takes_no_nested_dict() -> None:
+    for extra, error in (
+        ({"language_config": "x"}, "TypeError"),
+        ({"thinker_config": {"text_config": {}}}, "AssertionError"),
+        ({"language_config": CONFIG}, "AttributeError"),
+    ):
+        found = mapped(draft(names(), **extra), "sglang==0.5.9")
+        assert (found.refused or "").partition(":")[0] == error
