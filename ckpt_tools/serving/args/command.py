@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.engines.history import holds
+from ckpt_tools.engines.sglang_ext.head import ARCHITECTURE
 from ckpt_tools.engines.versions import parse
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model import EMPTY
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _STEPS = 3  # what both engines' own examples use for a chain
 _OVERRIDE = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
+_WINDOW = "--speculative-draft-window-size"
 _DRAFT_REVISION = "--speculative-draft-model-revision"
 _FRACTION = 0.88  # SGLang's own static fraction on a large GPU, before a draft is counted
 
@@ -199,6 +201,7 @@ def _sglang(
         env["SGLANG_EXTERNAL_MODEL_PACKAGE"] = "ckpt_tools.sglang_models"
         env_reasons["SGLANG_EXTERNAL_MODEL_PACKAGE"] = "the model classes that this draft was written for"
     out += _sglang_kinds(draft, target, engine, config)
+    out += _sglang_window(draft, engine, config, parser)
     if (fraction := _fraction(engine, wish)) is not None:
         out.append(
             Argument(
@@ -313,6 +316,23 @@ def _sglang_kinds(
             )
         )
     return out
+
+
+def _sglang_window(
+    draft: Draft, engine: Engine, config: Mapping[str, Any], parser: tables.ArgTable
+) -> list[Argument]:
+    """The window that an EAGLE-3 draft was trained with: SGLang's own class reads none from its config."""
+    window, kinds = draft.facts.sliding_window, set(draft.facts.layer_types or ())
+    own_class = engine.name == "sglang-ext" and ARCHITECTURE in (config.get("architectures") or ())
+    if window is None or len(kinds) > 1 or draft.algorithm != "eagle3" or own_class:
+        return []
+    if parser.lookup(_WINDOW).option is None:
+        return []  # what this release can't be told, verify tells
+    return [
+        Argument(
+            _WINDOW, (str(window),), "the window of the draft's training, which its config can't state here"
+        )
+    ]
 
 
 def _fraction(engine: Engine, wish: Wish) -> float | None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from ckpt_tools import targets
+from ckpt_tools.api.converting import Request, fix_keys
 from ckpt_tools.api.launching import LaunchRequest, draft_place, launch, mounts_of, target_place
 from ckpt_tools.model import Engine, Target
 from ckpt_tools.serving.args.command import Argument, LaunchPlan, Place
 from ckpt_tools.serving.args.forms import exposed
 from tests.cli.server import TARGET
+
+PAIR = Path(__file__).parents[3] / "fixtures" / "pair"
 
 
 def test_a_target_is_named_as_a_server_takes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,6 +69,18 @@ def test_the_command_may_call_them_otherwise_and_is_checked_all_the_same(served:
     assert made.report.verdict == "pass"
     assert made.report.subject.path == str(served)
     assert made.weight_bytes == (TARGET / "model.safetensors").stat().st_size
+
+
+def test_a_window_that_the_conversion_left_to_the_command(tmp_path: Path) -> None:
+    source = Path(shutil.copytree(PAIR / "draft", tmp_path / "in"))
+    config = json.loads((source / "config.json").read_text("utf-8"))
+    config["transformer_layer_config"] |= {"sliding_window": 64, "layer_types": ["sliding_attention"]}
+    (source / "config.json").write_text(json.dumps(config), "utf-8")
+    fix_keys(Request(str(source), str(tmp_path / "out"), target=str(PAIR / "target")))
+    made = launch(LaunchRequest(str(tmp_path / "out"), str(PAIR / "target")))
+    argv = made.plan.argv
+    assert argv[argv.index("--speculative-draft-window-size") + 1] == "64"
+    assert made.report.verdict == "pass"
 
 
 def test_what_isn_t_known_isn_t_counted(served: Path) -> None:

@@ -193,6 +193,20 @@ def test_dflash_block() -> None:
     assert "--speculative-num-draft-tokens" not in make("sglang==0.5.23", draft("dflash")).argv
 
 
+def test_the_window_of_the_training_is_a_flag_where_the_class_reads_none() -> None:
+    windowed = draft(sliding_window=64, layer_types=("sliding_attention",))
+    argv = make("sglang==0.5.23", windowed).argv
+    assert argv[argv.index("--speculative-draft-window-size") + 1] == "64"
+    without = [
+        make("sglang==0.5.9", windowed),  # has no such flag
+        make("sglang==0.5.23", draft(sliding_window=64, layer_types=("sliding_attention", "full_attention"))),
+        make("sglang-ext==0.5.23", windowed, config={"architectures": ["CkptLlamaForCausalLMEagle3"]}),
+        make("vllm==0.33.0", windowed),
+        make("sglang==0.5.23"),
+    ]
+    assert not any("--speculative-draft-window-size" in plan.argv for plan in without)
+
+
 def test_bundled_layers_have_no_path() -> None:
     made = make("sglang==0.5.23", draft("mtp"), same=True)
     assert "--speculative-draft-model-path" not in made.argv
