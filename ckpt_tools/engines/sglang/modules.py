@@ -204,6 +204,8 @@ def check_rope(config: HfConfig, features: Features, *, reads_theta: bool = True
             f"unsupported operand type(s) for ** or pow(): '{type(theta).__name__}' and 'Tensor'",
             "class",
         )
+    if scaling and scaling.get("rope_type", scaling.get("type")) in ("yarn", "deepseek_yarn"):
+        positions = scaling.get("original_max_position_embeddings", positions)
     if positions is None or isinstance(positions, str):
         raise Refused("TypeError", "arange() received an invalid combination of arguments", "class")
     if positions < 0:
