@@ -101,6 +101,12 @@ def probe(
             raise Unavailable(
                 f"the probe of {engine} {installed.version} died: {last[0]}", "run it with --debug"
             ) from error
+    if answer["stage"] == "import":  # it never came as far as the draft
+        lines = [line.strip() for line in str(answer["error"]).splitlines() if line.strip()]
+        raise Unavailable(
+            f"{engine} {installed.version} can't be imported: {' '.join(lines)[:300]}",
+            f"install what it lacks beside {installed.python}, or name another interpreter with --engine-python",
+        )
     return Probe(installed, load_map(answer), seconds, log)
 
 

@@ -78,8 +78,9 @@ def _install_stand_ins() -> None:
         available = importlib.import_module("transformers.utils.import_utils")
     except ImportError:
         available = None
-    for name in ("is_torchvision_available", "is_torchvision_v2_available", "is_torchaudio_available"):
-        if hasattr(available, name):
+    asks = tuple(f"is_{name}" for name in _STAND_INS)
+    for name in dir(available):
+        if name.startswith(asks) and name.endswith("_available"):
             getattr(available, name)()  # remembers the honest answer before the stand-ins are there
     sys.meta_path.append(_Finder())
 
@@ -203,6 +204,12 @@ def _distributed_file(request: dict[str, Any]) -> str:
 def sglang(request: dict[str, Any], torch: Any, answer: dict[str, Any]) -> Any:
     """Build the draft as SGLang's draft worker does; (model, iterator of its tensors, names from the target)."""
     server_args = importlib.import_module("sglang.srt.server_args")
+    state = importlib.import_module("sglang.srt.distributed.parallel_state")
+    configs = importlib.import_module("sglang.srt.configs.model_config")
+    load_config = importlib.import_module("sglang.srt.configs.load_config")
+    loaders = importlib.import_module("sglang.srt.model_loader.loader")
+    utils = importlib.import_module("sglang.srt.model_loader.utils")
+    answer["stage"] = "config"
     args = server_args.ServerArgs(
         model_path=request["draft"],
         device="cpu",
@@ -210,7 +217,6 @@ def sglang(request: dict[str, Any], torch: Any, answer: dict[str, Any]) -> Any:
         attention_backend="torch_native",
         trust_remote_code=False,
     )
-    state = importlib.import_module("sglang.srt.distributed.parallel_state")
     try:
         context = importlib.import_module("sglang.srt.runtime_context")
         context.publish(args, role="test", ranks=context.SpawnRanks(world_rank=0, dp_rank=None))
@@ -224,8 +230,6 @@ def sglang(request: dict[str, Any], torch: Any, answer: dict[str, Any]) -> Any:
     state.initialize_model_parallel(backend="gloo")
 
     algorithm = request["algorithm"]
-    answer["stage"] = "config"
-    configs = importlib.import_module("sglang.srt.configs.model_config")
     try:
         config = configs.ModelConfig(
             model_path=request["draft"],
@@ -235,9 +239,7 @@ def sglang(request: dict[str, Any], torch: Any, answer: dict[str, Any]) -> Any:
         )
     except TypeError:  # before 0.5.1x there was no such argument
         config = configs.ModelConfig(model_path=request["draft"], is_draft_model=True, dtype=request["dtype"])
-    load = importlib.import_module("sglang.srt.configs.load_config").LoadConfig()
-    loaders = importlib.import_module("sglang.srt.model_loader.loader")
-    utils = importlib.import_module("sglang.srt.model_loader.utils")
+    load = load_config.LoadConfig()
     loader = loaders.DefaultModelLoader(load)
     answer["stage"] = "class"
     quantization = (
@@ -273,13 +275,13 @@ def sglang(request: dict[str, Any], torch: Any, answer: dict[str, Any]) -> Any:
 
 def vllm(request: dict[str, Any], torch: Any, answer: dict[str, Any]) -> Any:
     """Build the draft as vLLM does from its speculative config."""
-    answer["stage"] = "config"
     engine = importlib.import_module("vllm.engine.arg_utils")
     configs = importlib.import_module("vllm.config")
     state = importlib.import_module("vllm.distributed.parallel_state")
     loading = importlib.import_module("vllm.model_executor.model_loader")
     utils = importlib.import_module("vllm.model_executor.model_loader.utils")
     dtypes = importlib.import_module("vllm.utils.torch_utils")
+    answer["stage"] = "config"
     speculative = {"model": request["draft"], "method": request["algorithm"], "num_speculative_tokens": 3}
     speculative |= request.get("speculative") or {}
     config = engine.EngineArgs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.engines.sglang import modules
@@ -43,6 +44,7 @@ def build(name: str, config: HfConfig, features: Features, quantization: Quantiz
     Raises:
         Refused: At stage ``class``.
     """
+    config = _sections_as_default(config, features)
     layers = config.need("num_hidden_layers")
     if not features.layers and layers != 1:
         raise Refused("ValueError", "EAGLE3 currently only supports 1 layer", "class")
@@ -65,6 +67,19 @@ def build(name: str, config: HfConfig, features: Features, quantization: Quantiz
         out |= _layer(layer, i, config, features, quantization)
     out |= modules.norm("model.norm", hidden)
     return Model(name, out | _head(config, hidden, features, quantization))
+
+
+def _sections_as_default(config: HfConfig, features: Features) -> HfConfig:
+    """A rope with mrope_section is read as the default one, whatever its type says (:132-142; 0.5.9 :113-121)."""
+    key = (
+        "rope_parameters"
+        if features.rope_parameters and config.get("rope_parameters") is not None
+        else "rope_scaling"
+    )
+    scaling = config.get(key)
+    if not isinstance(scaling, dict) or "mrope_section" not in scaling:
+        return config
+    return replace(config, attributes={**config.attributes, key: {**scaling, "rope_type": "default"}})
 
 
 def _head(config: HfConfig, hidden: int, features: Features, quantization: Quantization) -> Parameters:

@@ -519,3 +519,14 @@ def test_0_5_9_takes_no_nested_dict() -> None:
     ):
         found = mapped(draft(names(), **extra), "sglang==0.5.9")
         assert (found.refused or "").partition(":")[0] == error
+
+
+@pytest.mark.parametrize("engine", ["sglang==0.5.9", "sglang==0.5.12", "sglang==0.5.23"])
+def test_a_rope_in_sections_is_read_as_the_default_one(engine: str) -> None:
+    """The class sets the type itself (0.5.23 models/llama_eagle3.py:132-142); recorded in ``mixed``, too."""
+    scaling = {"type": "mrope", "mrope_section": [2, 3, 3]}
+    found = mapped(draft(names(), rope_scaling=scaling), engine)
+    assert found.refused is None
+    assert {fill.filled_by for fill in found.parameters.values()} <= {"checkpoint", "target"}
+    other = mapped(draft(names(), rope_scaling={"rope_type": "mrope"}), engine)
+    assert other.refused is not None

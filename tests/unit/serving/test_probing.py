@@ -183,6 +183,12 @@ def test_refusals(site: Path, tmp_path: Path) -> None:
     assert raised.parameters["qkv"].filled_by == "nothing"
 
 
+def test_an_engine_that_is_not_whole_is_no_verdict_on_the_draft(site: Path, tmp_path: Path) -> None:
+    (site / "sglang" / "srt" / "server_args.py").write_text("raise ImportError('\\nneeds the library x\\n')")
+    with pytest.raises(Unavailable, match="can't be imported: ImportError: needs the library x"):
+        probe("sglang", whole(tmp_path / "draft"), algorithm="eagle3", time_limit=120)
+
+
 def test_limits(site: Path, tmp_path: Path) -> None:
     slow = folder(tmp_path / "a", {"sleep": 60}, q=torch.ones(1))
     with pytest.raises(Unavailable, match="seconds"):
