@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.api.choosing import choose_engine
 from ckpt_tools.api.compare import comparer, glancer
+from ckpt_tools.api.converting import conversion_record
 from ckpt_tools.api.inputs import launch_problems_of, rate_note, read_launch, read_log_text
 from ckpt_tools.api.inspecting import load_map_of, unrecognised
 from ckpt_tools.api.proving import Known, combined, lost, prove_or_skip
@@ -21,13 +22,15 @@ from ckpt_tools.container.fingerprint import content_hashes
 from ckpt_tools.container.open import open_checkpoint
 from ckpt_tools.container.read import read_ints, read_rows
 from ckpt_tools.container.source import LocalSource
+from ckpt_tools.convert.hazards import cautions
+from ckpt_tools.convert.record import with_recorded
 from ckpt_tools.engines import resolve
 from ckpt_tools.errors import CkptError, InputError, Unavailable, UsageError
-from ckpt_tools.formats import detect, read_draft
+from ckpt_tools.formats import detect, formats, read_draft
 from ckpt_tools.model import EMPTY, Severity, Skipped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from ckpt_tools.container.screen import Screened
     from ckpt_tools.model import (
@@ -124,6 +127,8 @@ def verify(request: VerifyRequest) -> Report:
     target = given or named_target(draft)
     if target is not given:
         draft = read_draft(checkpoint, target, request.convention, found)
+    if draft is not None:
+        draft = with_recorded(draft, conversion_record(opened))
     at_hand = _files_of(target)
     target_files = at_hand if at_hand is not None and at_hand.checkpoint.tensors else None
     maps = {e: _load(e, opened, target, draft) for e in engines}
@@ -139,6 +144,7 @@ def verify(request: VerifyRequest) -> Report:
         for f in (draft.findings if draft else unrecognised(checkpoint, draft))
         if selected(f.code, request.select, request.ignore)
     ]
+    own += [f for f in _left_open(checkpoint, draft) if selected(f.code, request.select, request.ignore)]
     theirs = for_engines(_target_defects(at_hand, request), engines)
     outcome = run_checks(contexts, select=request.select, ignore=request.ignore, known=own)
     skipped = list(outcome.skipped)
@@ -175,6 +181,14 @@ def verify(request: VerifyRequest) -> Report:
         fail_on=request.fail_on,
         content=content,
     )
+
+
+def _left_open(checkpoint: Checkpoint, draft: Draft | None) -> Iterator[Finding]:
+    """What the draft's own framework gets wrong, as errors; what its files can't tell, as remarks."""
+    if draft is None:
+        return
+    for f in cautions(draft, formats()[draft.format], checkpoint.config or {}, ()):
+        yield f if f.severity is Severity.ERROR else replace(f, severity=Severity.INFO)
 
 
 @dataclass(frozen=True)
