@@ -26,6 +26,8 @@ DTYPE_BITS: Mapping[str, int] = MappingProxyType(
         "I64": 64, "U64": 64, "F64": 64, "C64": 64, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
     }
 )  # fmt: skip
+#: What a conversion leaves beside its output: how it came about.
+RECORD = "conversion.json"
 FLOAT_DTYPES = frozenset({"F16", "BF16", "F32", "F64"})
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import ckpt_tools
 from ckpt_tools.api.compare import comparer
 from ckpt_tools.api.inspecting import load_map_of
+from ckpt_tools.api.recorded import conversion_record
 from ckpt_tools.api.reports import draft_facts, report
 from ckpt_tools.api.subjects import (
     Opened,
@@ -27,7 +28,7 @@ from ckpt_tools.convert.build import plan_conversion
 from ckpt_tools.convert.casts import OverflowsError
 from ckpt_tools.convert.options import Options, Readers, allowable
 from ckpt_tools.convert.plan import Plan, plan_json
-from ckpt_tools.convert.record import RECORD, Recorded, read_record, with_recorded
+from ckpt_tools.convert.record import Recorded, with_recorded
 from ckpt_tools.convert.repairs import REPAIRS
 from ckpt_tools.convert.sidecars import tables_beside
 from ckpt_tools.engines import engines, resolve
@@ -85,7 +86,7 @@ def fix_keys(request: Request, progress: Callable[[int, int], None] | None = Non
         raise UsageError(f"--to {request.to}: no such format", f"formats: {', '.join(writable_formats())}")
     _check_words(request)
     opened = _open(request)
-    record = conversion_record(opened)
+    record = conversion_record(opened) or Recorded()
     draft, target = _read(opened, request, record)
     broken = [f for f in opened.checkpoint.findings if f.severity is Severity.ERROR]
     if broken:
@@ -225,12 +226,6 @@ def _read(opened: Opened, request: Request, recorded: Recorded) -> tuple[Draft, 
 def _draft(opened: Opened, target: Target | None, request: Request, recorded: Recorded) -> Draft | None:
     draft = read_draft(opened.checkpoint, target, request.convention)
     return with_recorded(draft, recorded) if draft is not None else None
-
-
-def conversion_record(opened: Opened) -> Recorded:
-    """What an earlier conversion wrote beside its output; empty without one."""
-    info = next((f for f in opened.checkpoint.files if f.name == RECORD), None)
-    return read_record(opened.source.read(RECORD, 0, info.size)) if info is not None else Recorded()
 
 
 def _files(plan: Plan, opened: Opened, target: Target | None) -> tuple[OutWeights | OutFile, ...]:

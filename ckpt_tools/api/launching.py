@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.api.choosing import choose_engine
-from ckpt_tools.api.converting import conversion_record
+from ckpt_tools.api.recorded import with_record
 from ckpt_tools.api.subjects import find_target, open_draft, target_checkpoint
 from ckpt_tools.api.verifying import VerifyRequest, verify
-from ckpt_tools.convert.record import with_recorded
 from ckpt_tools.errors import InputError
 from ckpt_tools.formats import read_draft
 from ckpt_tools.model import Severity
@@ -117,9 +116,7 @@ def launch(request: LaunchRequest) -> Launched:
         raise InputError(
             f"{request.path}: no draft format fits", "`ckpt inspect --tensors` shows what is there"
         )
-    draft = with_recorded(
-        draft, conversion_record(opened)
-    )  # a window, say, that the written config can't state
+    draft = with_record(opened, draft)  # a window, say, that the written config can't state
     env, extra = _environment(request.extra)
     draft_at = request.draft_as or draft_place(request.path)
     target_at = request.target_as or target_place(request.target, target)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.api.choosing import choose_engine
 from ckpt_tools.api.compare import comparer, glancer
-from ckpt_tools.api.converting import conversion_record
 from ckpt_tools.api.inputs import launch_problems_of, rate_note, read_launch, read_log_text
 from ckpt_tools.api.inspecting import load_map_of, unrecognised
 from ckpt_tools.api.proving import Known, combined, lost, prove_or_skip
+from ckpt_tools.api.recorded import with_record
 from ckpt_tools.api.reports import draft_facts, load_json, report, value_facts
 from ckpt_tools.api.subjects import Opened, find_target, named_target, open_draft
 from ckpt_tools.checks.base import Context
@@ -22,8 +22,6 @@ from ckpt_tools.container.fingerprint import content_hashes
 from ckpt_tools.container.open import open_checkpoint
 from ckpt_tools.container.read import read_ints, read_rows
 from ckpt_tools.container.source import LocalSource
-from ckpt_tools.convert.hazards import cautions
-from ckpt_tools.convert.record import with_recorded
 from ckpt_tools.engines import resolve
 from ckpt_tools.errors import CkptError, InputError, Unavailable, UsageError
 from ckpt_tools.formats import detect, formats, read_draft
@@ -128,7 +126,7 @@ def verify(request: VerifyRequest) -> Report:
     if target is not given:
         draft = read_draft(checkpoint, target, request.convention, found)
     if draft is not None:
-        draft = with_recorded(draft, conversion_record(opened))
+        draft = with_record(opened, draft)
     at_hand = _files_of(target)
     target_files = at_hand if at_hand is not None and at_hand.checkpoint.tensors else None
     maps = {e: _load(e, opened, target, draft) for e in engines}
@@ -185,9 +183,12 @@ def verify(request: VerifyRequest) -> Report:
 
 def _left_open(checkpoint: Checkpoint, draft: Draft | None) -> Iterator[Finding]:
     """What the draft's own framework gets wrong, as errors; what its files can't tell, as remarks."""
-    if draft is None:
+    form = formats()[draft.format] if draft is not None else None
+    if draft is None or form is None or not form.cautions:
         return
-    for f in cautions(draft, formats()[draft.format], checkpoint.config or {}, ()):
+    from ckpt_tools.convert.hazards import cautions  # it brings conversions along, and few formats have any
+
+    for f in cautions(draft, form, checkpoint.config or {}, ()):
         yield f if f.severity is Severity.ERROR else replace(f, severity=Severity.INFO)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from ckpt_tools.errors import ExitCode, InputError
+from ckpt_tools.errors import InputError
 from ckpt_tools.serving.run import start
 from ckpt_tools.serving.watch import watch
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ckpt_tools.serving.args.command import LaunchPlan
     from ckpt_tools.serving.watch import Watched
 
+_TICK = 0.1  # seconds between looks at a server that is ready
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -37,7 +39,7 @@ def run_server(plan: LaunchPlan, log_file: str, weight_bytes: int | None = None)
     """
     log = Path(log_file)
     set_aside(log)
-    with _stoppable() as ended_by:
+    with _stoppable() as came:
         server = start(plan, log)
         try:
             click.echo(f"started pid {server.child.pid}, log {log_file}", err=True)
@@ -48,23 +50,20 @@ def run_server(plan: LaunchPlan, log_file: str, weight_bytes: int | None = None)
                 log, follow=True, url=url, pid=server.child.pid, engine=family, weight_bytes=weight_bytes
             ):
                 said = _say(seen, said)
-                if server.status is not None:
+                if came or server.status is not None:
                     break  # whatever the log still waits for
-            status = server.child.wait()
+            while server.status is None and not came:
+                time.sleep(_TICK)
+            if came:
+                click.echo("stopping the server", err=True)
+                server.stop(hurry=lambda: len(came) > 1)  # asked twice: not patient any more
+                click.echo("stopped", err=True)
+                return 128 + came[0]
             for seen in watch(log, engine=family):  # its last words, which may say more than that it is gone
                 if seen.log.state in ("failed", "stopped"):
                     _say(seen, said)
+            status = server.child.wait()
             return status if status >= 0 else 128 - status
-        except KeyboardInterrupt:
-            click.echo("stopping the server", err=True)
-            try:
-                server.stop()
-            except KeyboardInterrupt:  # asked twice: not patient any more, and not to be disturbed
-                for number in SIGNALS:
-                    signal.signal(number, signal.SIG_IGN)
-                server.stop(0)
-            click.echo("stopped", err=True)
-            return 128 + ended_by[0] if ended_by else int(ExitCode.INTERRUPTED)
         finally:
             if server.status is None:  # something else went wrong: no server is left that nobody watches
                 server.stop()
@@ -98,19 +97,14 @@ def set_aside(log: Path) -> Path | None:
 
 @contextmanager
 def _stoppable() -> Iterator[list[int]]:
-    """SIGTERM and SIGHUP stop the server as Ctrl-C does; the list holds the one that came."""
+    """Signals that came, in order. They raise nothing: an exception between any two steps could leave a lock held for ever."""
     came: list[int] = []
-
-    def stop(number: int, _frame: Any) -> None:
-        came.append(number)
-        raise KeyboardInterrupt
-
     if threading.current_thread() is not threading.main_thread():
         yield came
         return
     before = {number: signal.getsignal(number) for number in SIGNALS}
-    for number in SIGNALS[1:]:
-        signal.signal(number, stop)
+    for number in SIGNALS:
+        signal.signal(number, lambda number, _frame: came.append(number))
     try:
         yield came
     finally:

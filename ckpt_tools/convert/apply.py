@@ -10,9 +10,10 @@ from ckpt_tools.container.layout import FileRange, OutFile, OutTensor, OutWeight
 from ckpt_tools.container.read import is_pickled, iter_tensor, read_tensor
 from ckpt_tools.convert.casts import cast_chunks
 from ckpt_tools.convert.plan import Part
-from ckpt_tools.convert.record import RECORD, record
+from ckpt_tools.convert.record import record
 from ckpt_tools.convert.shards import INDEX, nbytes
 from ckpt_tools.errors import Unavailable
+from ckpt_tools.model import RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

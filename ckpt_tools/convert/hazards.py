@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 from ckpt_tools.checks.base import finding
 from ckpt_tools.checks.quantization import PACKED
 from ckpt_tools.convert import ids
-from ckpt_tools.convert.record import RECORD
 from ckpt_tools.convert.vocabulary import TABLES
 from ckpt_tools.formats import formats
 from ckpt_tools.formats.dflash import FAMILY
 from ckpt_tools.formats.names import fits
 from ckpt_tools.formats.rope import by_layer_type
-from ckpt_tools.model import Severity
+from ckpt_tools.model import RECORD, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ckpt_tools.checks.base import finding
 from ckpt_tools.convert.plan import plan_json
 from ckpt_tools.formats.facts import plain
-from ckpt_tools.model import EMPTY, DraftFacts, Finding, Rope, Severity, Verifier
+from ckpt_tools.model import EMPTY, RECORD, DraftFacts, Finding, Rope, Severity, Verifier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ckpt_tools.convert.plan import Plan
     from ckpt_tools.model import Draft
 
-RECORD = "conversion.json"
 SCHEMA = "ckpt-tools/conversion.v1"
 _CANONICAL: Mapping[str, str] = {f.name: str(f.type) for f in fields(DraftFacts)}
 _ROPE = frozenset(f.name for f in fields(Rope))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,13 @@ from ckpt_tools.errors import InputError, Unavailable
 from ckpt_tools.serving import process
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from ckpt_tools.serving.args.command import LaunchPlan
+
+
+_TICK = 0.05  # seconds between looks at a process that is to end
 
 
 @dataclass(frozen=True)
@@ -34,14 +39,13 @@ class Server:
         """Its exit status (negative for a signal), ``None`` while it runs."""
         return self.child.poll()
 
-    def stop(self, patience: float = 30.0) -> int:
-        """Ask it to end, and after *patience* seconds kill what is left of its session; its exit status."""
+    def stop(self, patience: float = 30.0, hurry: Callable[[], bool] = lambda: False) -> int:
+        """Ask it to end, and after *patience* seconds, or once in a hurry, kill what is left of its session; its exit status."""
         members = process.tree(self.child.pid)
         _signal(self.child.pid, signal.SIGTERM)
-        try:
-            self.child.wait(timeout=patience)
-        except subprocess.TimeoutExpired:
-            pass
+        end = time.monotonic() + patience
+        while self.status is None and time.monotonic() < end and not hurry():
+            time.sleep(_TICK)
         _signal(self.child.pid, signal.SIGKILL)
         for pid in members:  # a child may have left the session
             if pid != self.child.pid and process.alive(pid):

@@ -70,3 +70,16 @@ def test_what_can_t_be_started(tmp_path: Path) -> None:
         start(missing, tmp_path / "log")
     with pytest.raises(InputError):
         start(plan(CHILD), tmp_path / "no" / "log")
+
+
+def test_in_a_hurry_a_stubborn_server_is_killed_at_once(tmp_path: Path) -> None:
+    server = start(plan(CHILD, "stubborn"), tmp_path / "log")
+    begun(tmp_path / "log")
+    asked: list[bool] = []
+
+    def hurry() -> bool:
+        asked.append(True)
+        return len(asked) > 2
+
+    assert server.stop(patience=600, hurry=hurry) == -signal.SIGKILL
+    assert len(asked) == 3
